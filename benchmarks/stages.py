@@ -62,7 +62,7 @@ OPERATORS: dict[str, Any] = {
     "windows": WindowedAggregation(("key",), TOTALS, Window("at", 10 * SECONDS), final=False),
     "sessions": SessionAggregation(("key",), TOTALS, Window.session("at", 30 * SECONDS), final=True),
     "deduplicate": Deduplication(("key",), "at", 60 * SECONDS),
-    "join": StreamJoin(("key",), ("at", "at"), (), SECONDS / 10, timedelta(), keeps_all=False),
+    "join": StreamJoin(("key",), ("at", "at"), (), SECONDS / 10, timedelta(), "inner"),
     "repartition": None,
 }
 

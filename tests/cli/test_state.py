@@ -178,7 +178,7 @@ def test_variables_of_a_processor_are_rows(tmp_path, roster):
 def test_rows_of_both_sides_of_a_join_are_printed_by_key(tmp_path, roster):
     left, right = (pa.schema([("k", pa.string()), (at, pa.timestamp("us", "UTC"))]) for at in ("ordered", "paid"))
     columns = joined_columns(left, right)
-    join = StreamJoin(("k",), ("ordered", "paid"), ("paid",), timedelta(seconds=2), timedelta(seconds=9), True)
+    join = StreamJoin(("k",), ("ordered", "paid"), ("paid",), timedelta(seconds=2), timedelta(seconds=9), "left")
     batches = [
         in_columns(
             pa.record_batch([keys, pa.array(times, side.field(1).type)], schema=side), columns, is_other=is_other

@@ -47,9 +47,9 @@ def session(gap: timedelta = HOUR, *, grace: timedelta = MINUTE, final: bool = F
 
 
 def join(
-    within: timedelta = HOUR, *, grace: timedelta = MINUTE, keeps_all: bool = False, right: tuple[str, ...] = ()
+    within: timedelta = HOUR, *, grace: timedelta = MINUTE, how: str = "inner", right: tuple[str, ...] = ()
 ) -> Any:
-    return StreamJoin(("k",), ("at", "paid"), right, within, grace, keeps_all)
+    return StreamJoin(("k",), ("at", "paid"), right, within, grace, how)
 
 
 def totals(*keys: str, **texts: str) -> Any:
@@ -82,7 +82,9 @@ DIFFERENT = {
     "first rows": defined(Deduplication(("k",), "at", HOUR)),
     "join": defined(join()),
     "longer join": defined(join(2 * HOUR)),
-    "outer join": defined(join(keeps_all=True)),
+    "outer join": defined(join(how="left")),
+    "full join": defined(join(how="full")),
+    "semi join": defined(join(how="semi")),
     "in another sub-topology": Definition({**defined(totals("k")).document, "subtopology": 1}),
 }
 """Of each two the entries of one are nothing to the other."""

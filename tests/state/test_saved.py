@@ -233,7 +233,7 @@ def test_first_rows_are_their_keys_and_times(
 SIDES = st.tuples(st.booleans(), st.sampled_from(["", "a", "a\0", "b"]), st.integers(-30, 30), st.integers(0, 3))
 
 
-@given(st.lists(SIDES, min_size=1, max_size=14), CUTS, st.integers(1, 9), st.sampled_from(["left", "inner"]))
+@given(st.lists(SIDES, min_size=1, max_size=14), CUTS, st.integers(1, 9), st.sampled_from(["left", "inner", "full"]))
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_of_a_join_keep_their_columns_their_order_and_whether_they_wait(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], within: int, how: str
@@ -248,9 +248,10 @@ def test_rows_of_a_join_keep_their_columns_their_order_and_whether_they_wait(
         (True, "right", test_stream_join.right_row),
     ):
         expected = [make(*row) for other, *row in rows if other == is_other]
-        if side == "left" and how == "left":
-            for row, (_, key, at, _) in zip(expected, (each for each in rows if not each[0]), strict=True):
-                row["waits"] = not any(o and k == key and abs(t - at) <= within for o, k, t, _ in rows)
+        if how == "full" or (side, how) == ("left", "left"):
+            own = (each for each in rows if each[0] == is_other)
+            for row, (_, key, at, _) in zip(expected, own, strict=True):
+                row["waits"] = not any(o != is_other and k == key and abs(t - at) <= within for o, k, t, _ in rows)
         assert unordered(found.get(side, [])) == unordered(expected)
 
 

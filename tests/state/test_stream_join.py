@@ -29,7 +29,8 @@ COLUMNS = joined_columns(LEFT, RIGHT)
 
 def operator(within: int, grace: int, how: str, bounds: tuple[int, int] | None = None) -> StreamJoin:
     given = None if bounds is None else (bounds[0] * SECOND, bounds[1] * SECOND)
-    return StreamJoin(("k",), ("t", "at"), ("at", "said"), within * SECOND, grace * SECOND, how == "left", given)
+    right = () if how == "semi" else ("at", "said")
+    return StreamJoin(("k",), ("t", "at"), right, within * SECOND, grace * SECOND, how, given)
 
 
 def moment(t: int | None) -> Any:
@@ -67,15 +68,18 @@ def brute_force(
 ) -> tuple[Counter[Any], int]:
     low, high = bounds or (-within, within)
     lefts, rights = ([row for other, *row in rows if other == side] for side in (False, True))
-    left, _ = on_time(lefts, grace)
-    right, now = on_time(rights, grace)
+    (left, left_now), (right, now) = on_time(lefts, grace), on_time(rights, grace)
     found: Counter[Any] = Counter()
     for k, t, n in left:
         partners = [(at, m) for key, at, m in right if k is not None and key == k and low <= at - t <= high]
-        for at, m in partners:
+        for at, m in partners if how != "semi" else ():
             found[(k, t, n, at, None if m is None else "\u00e9" * m)] += 1
-        if not partners and how == "left" and t + high + grace < now:
+        if partners if how == "semi" else how != "inner" and not partners and t + high + grace < now:
             found[(k, t, n, None, None)] += 1
+    for k, at, m in right if how == "full" else ():
+        has_partner = any(k is not None and key == k and low <= at - t <= high for key, t, _ in left)
+        if not has_partner and at - low + grace < left_now:
+            found[(k, None, None, at, None if m is None else "\u00e9" * m)] += 1
     return found, len(rows) - len(left) - len(right)
 
 
@@ -104,7 +108,7 @@ def case(seed: int) -> tuple[list[Any], list[int]]:
 @given(
     st.integers(0, 1 << 32),
     st.sampled_from([(4, 0), (3, 5), (10, 10), (1, 50)]),
-    st.sampled_from(["inner", "left"]),
+    st.sampled_from(["inner", "left", "full", "semi"]),
     st.sampled_from([None, (0, 1), (-1, 0), (1, 1), (-1, -1)]),
 )
 @settings(max_examples=examples(40), deadline=None)
@@ -126,7 +130,7 @@ def test_joins_equal_brute_force(
             late += sum(map(len, update.late_rows))
             assert update.late == sum(map(len, update.late_rows))
             for row in update.results.to_pylist():
-                found[(row["k"], seconds(row["t"]), row["n"], seconds(row["at"]), row["said"])] += 1
+                found[(row["k"], seconds(row["t"]), row["n"], seconds(row.get("at")), row.get("said"))] += 1
         assert (found, late) == brute_force(rows, *shape, how, bounds)
         # Rows leave the state as time passes on both sides.
         end = [(False, "z", 1000, 0), (True, "z", 1000, 0)]

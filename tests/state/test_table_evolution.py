@@ -125,7 +125,7 @@ NEW_RIGHT = pa.schema([("k", pa.string()), ("paid", AT), ("price", pa.float64())
 def join(left: pa.Schema, right: pa.Schema, how: str, migrate: Any = None) -> tuple[StreamJoin, Definition, pa.Schema]:
     columns = joined_columns(left, right)
     shown = tuple(name for name in right.names if name not in ("k", "paid"))
-    operator = StreamJoin(("k",), ("at", "paid"), shown, HOUR, HOUR, how == "left")
+    operator = StreamJoin(("k",), ("at", "paid"), shown, HOUR, HOUR, how)
     sides = operator.sides(columns)
     keys = operator.key_columns(columns)
     return operator, Definition.of(operator.kept, keys, None, sides=sides, migrate=migrate), columns
@@ -148,7 +148,7 @@ def rows_of(columns: pa.Schema, left: list[Any], right: list[Any], number: Any =
 SIDE = st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 200)), max_size=6)
 
 
-@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left"]))
+@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left", "full", "semi"]))
 @settings(max_examples=examples(15))
 def test_rows_of_a_join_find_the_same_partners_after_its_columns_changed(
     left: Any, right: Any, more_left: Any, more_right: Any, how: str
@@ -180,7 +180,7 @@ def as_text(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("n"), "n", rows["n"].cast(pa.string()))
 
 
-@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left"]))
+@given(SIDE, SIDE, SIDE, SIDE, st.sampled_from(["inner", "left", "full", "semi"]))
 @settings(max_examples=examples(15))
 def test_a_function_makes_the_rows_of_a_side(left: Any, right: Any, more_left: Any, more_right: Any, how: str) -> None:
     operator, before, columns = join(LEFT, RIGHT, how)

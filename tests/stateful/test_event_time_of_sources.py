@@ -76,8 +76,8 @@ HOPS = WindowedAggregation(
     Window("t", SIZE * SECOND, every=HOP * SECOND, grace=GRACE * SECOND),
     final=True,
 )
-JOIN = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=False)
-OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, keeps_all=True)
+JOIN = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, "inner")
+OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, "left")
 Row = tuple[str, int]
 
 

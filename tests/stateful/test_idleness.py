@@ -425,7 +425,7 @@ def test_first_rows_are_those_since_the_time_of_an_idle_partition_which_then_for
 
 
 WITHIN, SLACK = 3, 2
-JOIN = StreamJoin(("k",), ("t", "t"), ("m",), WITHIN * SECOND, SLACK * SECOND, keeps_all=True)
+JOIN = StreamJoin(("k",), ("t", "t"), ("m",), WITHIN * SECOND, SLACK * SECOND, "left")
 OTHERS = COLUMNS.remove(1).insert(1, pa.field("m", pa.int64()))
 SIDED = st.tuples(st.sampled_from([False, True]), st.sampled_from("ab"), st.integers(0, 60))
 

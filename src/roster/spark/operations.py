@@ -429,7 +429,8 @@ class Operations:
             keys: one column or several, of the same names and types on both sides.
             schema: fields of the other topic's values as Spark DDL or a StructType, as for `json_columns`.
             within: how far the times of two rows that pair may be apart, either way.
-            how: "inner", or "left" to also send rows without a partner, with nulls, once none can arrive any more.
+            how: "inner"; "left" to also send rows without a partner, with nulls, once none can arrive any more; "full"
+                to send those of the other topic too; "semi" for rows with a partner alone, once, without its fields.
             column: timestamps of the rows.
             other_column: timestamps of the other topic: a field, or "timestamp" of the record.
             grace: how far a row may be behind the largest time of its topic's partition; older rows are left out, and

@@ -27,7 +27,7 @@ from roster.state.durations import Duration, as_timedelta
 from roster.state.join_entries import SIDES
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState, StateError
-from roster.state.stream_join import StreamJoin
+from roster.state.stream_join import WAITING_SIDES, StreamJoin
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 from roster.stateful.tasks.operator_steps import with_function
 from roster.stateful.tasks.other_stream import OtherSide
@@ -59,7 +59,7 @@ class OtherStream:
             name = other[0]
             kinds = f"{own[name].dataType.simpleString()} and {struct[name].dataType.simpleString()}"
             raise PipelineError(f"column {name!r} is {kinds}", field="keys", fix="Give both sides one type")
-        right = tuple(name for name in struct.names if name not in join.keys)
+        right = () if join.how == "semi" else tuple(name for name in struct.names if name not in join.keys)
         if twice := [name for name in right if name in own.names]:
             raise PipelineError(
                 f"rows have a column {twice[0]!r} already", field="join", fix="Leave it out of one of the schemas"
@@ -250,13 +250,13 @@ def stream_join(
     """Return the operator of `Pipeline.join`, without the other side's columns. Raises PipelineError."""
     check_extra("join")
     check_functions(migrate, SIDES)
-    if how not in ("inner", "left"):
-        raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+    if how not in WAITING_SIDES:
+        raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner', 'left', 'full' or 'semi'")
     columns = as_columns(keys)
     try:
         apart = as_timedelta("within", within)
         slack = apart if grace is None else as_timedelta("grace", grace)
-        operator = StreamJoin(columns, times, (), apart, slack, how == "left")
+        operator = StreamJoin(columns, times, (), apart, slack, how)
         return Stateful(operator, store, other, is_by_key=True, migrate=migrate)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None

@@ -5,11 +5,12 @@ With `bounds` the right row's time less the left one's is between these two, whi
 A row is late if it is older than the largest time of its own side by more than the grace period. All pairs of rows that
 are not late are found, whichever side comes first; they depend only on the order of each side's records. A row is kept
 until the other side's time exceeds its own by the join's time plus the grace period. Then no partner can arrive any
-more, and a left outer join emits a left row that had none.
+more, and an outer join emits a row that had none. A semi join emits a left row with its first partner.
 
     0x03, bucket, key   rows of the left side; buckets are as long as the time of the join
     0x04, bucket, key   rows of the right side
     0x05, time, key     rows of the left side at that time have no partner yet; they have the same partners
+    0x06, time, key     rows of the right side, of a full join
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -55,8 +57,10 @@ LEFT, RIGHT = 0, 1
 ROWS_KEYS = (b"\x03", b"\x04")
 PREFIX_LENGTH = 10
 """Bytes before the encoded key in the key of rows: the side and the bucket."""
-WAITING_KEY = b"\x05"
-"""First byte of the keys of left rows that have had no partner."""
+WAITING_KEYS = (b"\x05", b"\x06")
+"""First bytes of the keys of rows that have had no partner."""
+WAITING_SIDES = {"inner": (), "left": (LEFT,), "full": (LEFT, RIGHT), "semi": (LEFT,)}
+"""By the kind of join, the sides whose rows wait for their first partner."""
 TIME_KEYS = (b"\xffleft time", b"\xffright time")
 """Keys of the stream times of both sides."""
 NOW_KEYS = (NOW_KEY, NOW_KEY + b" right")
@@ -69,8 +73,9 @@ Chosen = npt.NDArray[np.bool_]
 class StreamJoin:
     """The operator of `join`. Rows of both sides come in one table, see `joined_columns`.
 
-    times: columns with the times of both sides. right: columns of the right side in the results. bounds: of the right
-    row's time less the left one's; None: `within` both ways. Keys and times may be columns that both sides share.
+    times: columns with the times of both sides. right: columns of the right side in the results. how: one of
+    `WAITING_SIDES`. bounds: of the right row's time less the left one's; None: `within` both ways. Keys and times may
+    be columns that both sides share. Of a right row without a partner results have these, and `right`.
     Raises StateError for a time that is not positive or a grace period below 0, and for columns that do not fit.
     """
 
@@ -79,7 +84,7 @@ class StreamJoin:
     right: tuple[str, ...]
     within: timedelta
     grace: timedelta
-    keeps_all: bool
+    how: str
     bounds: tuple[timedelta, timedelta] | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +92,11 @@ class StreamJoin:
             raise StateError(f"join: within={self.within!r} is not a positive timedelta")
         if not isinstance(self.grace, timedelta) or self.grace < timedelta():
             raise StateError(f"join: grace={self.grace!r} is not a timedelta of 0 or more")
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if rows without a partner are results, once none can arrive any more."""
+        return self.how in {"left", "full"}
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -112,9 +122,8 @@ class StreamJoin:
     @property
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
-        how = "left" if self.keeps_all else "inner"
         bounds = {} if self.bounds is None else {"bounds": [str(each) for each in self.bounds]}
-        return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": how, **bounds}
+        return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": self.how, **bounds}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
@@ -149,16 +158,22 @@ class StreamJoin:
         kept = needed.read(store, codes, [side.layout for side in sides])
         (old_left, old_right), (left, right) = kept, [side.rows() for side in sides]
         lefts, rights = _Rows.joined(old_left, left), _Rows.joined(old_right, right)
-        known = len(old_left.times)
-        of_new = _pairs(left, rights, self.span)
-        of_old = _pairs(old_left, right, self.span)
-        at_left = np.concatenate([of_old[0], of_new[0] + known])
+        nulls = np.concatenate([side.codes_of_nulls() for side in sides])
+        of_new = _pairs(left, rights, self.span, nulls)
+        of_old = _pairs(old_left, right, self.span, nulls)
+        at_left = np.concatenate([of_old[0], of_new[0] + len(old_left.times)])
         at_right = np.concatenate([of_old[1] + len(old_right.times), of_new[1]])
         results = [self._results(lefts.table, at_left, rights.table, at_right)]
         changes = _kept(sides, codes, store, within)
-        if self.keeps_all:
-            alone, waiting = self._alone(sides, lefts, at_left, known, codes, store)
-            results += [self._results(rows, np.arange(len(rows)), rights.table, None) for rows in alone]
+        for number in WAITING_SIDES[self.how]:
+            rows, old, paired = ((lefts, old_left, at_left), (rights, old_right, at_right))[number]
+            firsts, alone, waiting = self._waiting(sides[number], rows, paired, len(old.times), codes, store)
+            if self.how == "semi":
+                results = [lefts.table.filter(pa.array(firsts))]
+            elif number == LEFT:
+                results += [self._results(alone, np.arange(len(alone)), rights.table, None)]
+            else:
+                results += [self._of_right(alone, results[0].schema)]
             changes = with_entries(changes, list(waiting), list(waiting.values()))
         times = [(TIME_KEYS[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
         changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
@@ -176,40 +191,48 @@ class StreamJoin:
             result = result.append_column(name, right[name].take(places))
         return result
 
-    def _alone(
-        self, sides: list[_Side], lefts: _Rows, paired: Times, known: int, codes: pa.Array, store: Store | Snapshot
-    ) -> tuple[list[pa.Table], dict[bytes, bytes | None]]:
-        """Return rows of the left side that stay without a partner, and the changes to waiting ones."""
-        left = sides[LEFT]
-        bound = left.kept_from
-        has_partner = np.zeros(len(lefts.times), np.bool_)
-        has_partner[paired] = True
-        changes: dict[bytes, bytes | None] = {}
-        # Rows that waited and have a partner now: their entries are looked up, as they may be missing.
-        waiting_keys = _waiting_keys(
-            codes, lefts.codes, lefts.times, has_partner & (np.arange(len(has_partner)) < known)
+    def _of_right(self, rows: pa.Table, columns: pa.Schema) -> pa.Table:
+        """Return rows of the right side, without partners, with the columns of results."""
+        own = {*self.keys, *self.right, *({self.times[0]} & {self.times[1]})}
+        values = (
+            rows[field.name].cast(field.type) if field.name in own else pa.nulls(len(rows), field.type)
+            for field in columns
         )
-        changes |= {
-            key: None
-            for key, value in zip(waiting_keys, store.multi_get(waiting_keys), strict=True)
-            if value is not None
-        }
-        is_new = ~has_partner & (np.arange(len(has_partner)) >= known)
-        over = is_new & (lefts.times < bound)
-        changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
-        gone = [key for key, _ in store.scan(WAITING_KEY, WAITING_KEY + _encoded_number(bound)) if key not in changes]
-        changes |= dict.fromkeys(gone)
-        alone = [lefts.table.filter(pa.array(over)), self._expired(gone, left.layout, store)]
-        return alone, changes
+        return pa.table(list(values), schema=columns)
 
-    def _expired(self, gone: list[bytes], layout: RowLayout, store: Store | Snapshot) -> pa.Table:
-        """Return the rows of the left side that these entries mark."""
+    def _waiting(
+        self, side: _Side, rows: _Rows, paired: Times, known: int, codes: pa.Array, store: Store | Snapshot
+    ) -> tuple[Chosen, pa.Table, dict[bytes, bytes | None]]:
+        """Return which rows of a side have their first partner, rows that stay without, and changes to waiting ones.
+
+        paired: the places of rows with partners of this batch. known: how many rows are of earlier batches.
+        """
+        waiting_key, bound = WAITING_KEYS[side.number], side.kept_from
+        has_partner, is_new = np.zeros(len(rows.times), np.bool_), np.arange(len(rows.times)) >= known
+        has_partner[paired] = True
+        # Rows that waited and have a partner now: their entries are looked up, as they may be missing.
+        old = np.flatnonzero(has_partner & ~is_new)
+        waiting_keys = _keys(waiting_key, rows.times[old], codes, rows.codes[old])
+        waited = [value is not None for value in store.multi_get(waiting_keys)]
+        changes: dict[bytes, bytes | None] = dict.fromkeys(compress(waiting_keys, waited))
+        firsts = has_partner & is_new
+        firsts[old[np.array(waited, np.bool_)]] = True
+        over = is_new & ~has_partner & (rows.times < bound)
+        waits = np.flatnonzero(is_new & ~has_partner & ~over)
+        changes |= dict.fromkeys(_keys(waiting_key, rows.times[waits], codes, rows.codes[waits]), b"")
+        gone = [key for key, _ in store.scan(waiting_key, waiting_key + _encoded_number(bound)) if key not in changes]
+        changes |= dict.fromkeys(gone)
+        alone = [rows.table.filter(pa.array(over)), *([self._expired(side, gone, store)] if self.keeps_all else [])]
+        return firsts, pa.concat_tables(alone), changes
+
+    def _expired(self, side: _Side, gone: list[bytes], store: Store | Snapshot) -> pa.Table:
+        """Return the rows of a side that these entries mark."""
         within = microseconds(self.within)
         buckets: dict[bytes, set[int]] = {}
         for key in gone:
             time = int.from_bytes(key[2:10], "big") - (1 << 63)
-            buckets.setdefault(ROWS_KEYS[LEFT] + _encoded_number(time // within) + key[10:], set()).add(time)
-        stored = layout.decode(store.multi_get(list(buckets)))
+            buckets.setdefault(ROWS_KEYS[side.number] + _encoded_number(time // within) + key[10:], set()).add(time)
+        stored = side.layout.decode(store.multi_get(list(buckets)))
         wanted = [(place, time) for place, times in enumerate(buckets.values()) for time in times]
         places = np.array([place for place, _ in wanted], np.int64)
         times = np.array([time for _, time in wanted], np.int64)
@@ -265,6 +288,7 @@ class _Side:
     at: Times
     fresh: Chosen
     has_key: Chosen
+    taken: Chosen
     before: int
     now: int
     keys: pa.Array
@@ -288,15 +312,17 @@ class _Side:
             stream_times, now = mine[AT].to_numpy(), read_time(of_sources)
         fresh = has & (times + microseconds(join.grace) >= stream_times)
         has_key = np.ones(len(mine), np.bool_)
-        for name in join.keys if number == RIGHT or not join.keeps_all else ():  # so none of them pairs
+        for name in join.keys:
             has_key &= mine[name].is_valid().to_numpy()
+        is_taken = has_key | (join.keeps_all and number in WAITING_SIDES[join.how])
         keys = encode_keys(mine, join.keys)
         layout = RowLayout.of(without_at(mine).schema)
-        return cls(number, mine, times, stream_times, fresh, has_key, before, now, keys, layout)
+        return cls(number, mine, times, stream_times, fresh, has_key, fresh & is_taken, before, now, keys, layout)
 
-    @property
-    def taken(self) -> Chosen:
-        return self.fresh & self.has_key
+    def codes_of_nulls(self) -> Times:
+        """Return the numbers of the keys that pair with none, as they have nulls."""
+        assert self.codes is not None  # numbered before
+        return np.unique(self.codes[~self.has_key[self.taken]])
 
     def rows(self) -> _Rows:
         assert self.codes is not None  # numbered before
@@ -384,11 +410,12 @@ def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: 
     return pa.concat_tables(changes)
 
 
-def _pairs(left: _Rows, right: _Rows, span: tuple[int, int]) -> tuple[Times, Times]:
-    """Return the indexes in both sides of rows that pair."""
-    order = np.lexsort((right.times, right.codes))
-    low = _before(right.codes, right.times, left.codes, left.times + span[0], inclusive=False)
-    high = _before(right.codes, right.times, left.codes, left.times + span[1], inclusive=True)
+def _pairs(left: _Rows, right: _Rows, span: tuple[int, int], nulls: Times) -> tuple[Times, Times]:
+    """Return the indexes in both sides of rows that pair. nulls: codes of keys that do not."""
+    right_codes = np.where(np.isin(right.codes, nulls), -1, right.codes)
+    order = np.lexsort((right.times, right_codes))
+    low = _before(right_codes, right.times, left.codes, left.times + span[0], inclusive=False)
+    high = _before(right_codes, right.times, left.codes, left.times + span[1], inclusive=True)
     return np.repeat(np.arange(len(low)), high - low), order[spread(low, high - low)]
 
 
@@ -404,12 +431,6 @@ def _before(codes: Times, times: Times, at_codes: Times, at_times: Times, *, inc
 
 def _row_keys(side: int, codes: pa.Array, names: Structs) -> list[bytes]:
     return _keys(ROWS_KEYS[side], names["bucket"], codes, names["code"])
-
-
-def _waiting_keys(codes: pa.Array, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:
-    """Return the keys under which the chosen rows wait for a partner, each once."""
-    names = _unique(LEFT, row_codes[chosen], times[chosen])
-    return _keys(WAITING_KEY, names["bucket"], codes, names["code"])
 
 
 def _keys(first: bytes, numbers: Times, codes: pa.Array, row_codes: Times) -> list[bytes]:

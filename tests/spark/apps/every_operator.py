@@ -124,7 +124,7 @@ class Keeper(StatefulProcessor):
 def plans(topic: str, group: str) -> list[SubtopologyPlan]:
     given = Given(pickle.dumps(Keeper()), pa.schema([("k", pa.int64())]), TimeMode.PROCESSING, "UTC", {})
     keeper = ProcessorOperator(Plan(("k",), TimeMode.PROCESSING), given).prepared()
-    join = StreamJoin(("k",), ("at", "at2"), ("m",), WITHIN, EVER, keeps_all=True)
+    join = StreamJoin(("k",), ("at", "at2"), ("m",), WITHIN, EVER, "left")
     operators = {
         "ids": Deduplication(("k", "pair"), "at", EVER),
         "counts": Aggregation(("k",), SUMS),

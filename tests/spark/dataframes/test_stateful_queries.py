@@ -268,6 +268,37 @@ def right_joined(records: DataFrame) -> DataFrame:
     return left.join(right, F.expr(IN_TIME), "right").select(F.col("at_shop").alias("shop"), "order", "paying", "paid")
 
 
+def full_joined(records: DataFrame) -> DataFrame:
+    left, right = sides(records)
+    return left.join(right, F.expr(IN_TIME), "full").select(
+        F.coalesce("shop", "at_shop").alias("shop"), "order", "paying", "at", "paid", "price"
+    )
+
+
+def semi_joined(records: DataFrame) -> DataFrame:
+    left, right = sides(records)
+    return left.join(right, F.expr(IN_TIME), "left_semi").select("shop", "order", "price")
+
+
+def joined_totals(records: DataFrame) -> DataFrame:
+    """Windowed totals of two streams, joined: nulls are not equal."""
+    left, right = sides(records)
+    dear = left.groupBy(F.window("at", "3 hours", "1 hour"), "shop").agg(F.count("*").alias("rows"), F.max("price"))
+    paid = right.groupBy(F.col("at_shop").alias("shop"), F.window("paid", "3 hours", "1 hour")).agg(
+        F.count("*").alias("n"), F.collect_set("tags").alias("tags")
+    )
+    rows = dear.where("rows > 2").join(paid.withColumn("kinds", F.size("tags") + 1).where("n < 9"), ["window", "shop"])
+    return rows.where("kinds > rows - 3").select("shop", "window.start", "rows", "max(price)", "n", "kinds")
+
+
+def full_totals(records: DataFrame) -> DataFrame:
+    left, right = sides(records)
+    dear = left.groupBy(F.window("at", "1 hour"), "shop").agg(F.count("*").alias("rows"), F.sum("price").alias("sum"))
+    paid = right.groupBy(F.window("paid", "1 hour").alias("hour"), "at_shop").count().withColumnRenamed("at_shop", "of")
+    pairs = dear.alias("d").join(paid.alias("p"), F.expr("d.window = p.hour and d.shop = p.of"), "full")
+    return pairs.select(F.coalesce("shop", "of").alias("shop"), "window", "hour.start", "rows", "sum", "count")
+
+
 def counted_pairs(records: DataFrame) -> DataFrame:
     """An aggregate behind a join."""
     pairs = joined(records).withColumn("longer", F.length("tags") * 2)
@@ -362,6 +393,10 @@ PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "earlier": (earlier, "append", []),
     "two parts": (two_parts, "append", []),
     "right joined": (right_joined, "append", []),
+    "full joined": (full_joined, "append", []),
+    "semi joined": (semi_joined, "append", []),
+    "joined totals": (joined_totals, "append", []),
+    "full totals": (full_totals, "append", []),
     "counted pairs": (counted_pairs, "append", []),
     "code": (counted, "update", ["shop"]),
     "enriched": (enriched, "update", ["shop", "loud"]),
@@ -724,6 +759,19 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "append",
         r"groupBy\(window, shop\) at test_stateful_queries\.py:\d+ in front of union\(\) \(Write it to a topic",
     ),
+    "totals of other windows in front of a join": (
+        lambda df: (
+            timed(df)
+            .groupBy(F.window("at", "1 hour"), "shop")
+            .count()
+            .join(
+                sides(df)[1].groupBy(F.window("paid", "1 hour").alias("w"), "at_shop", "tags").count(),
+                F.expr("window = w and shop = at_shop"),
+            )
+        ),
+        "append",
+        r"a join of totals by less than they are grouped by \(Join them by the window and all columns",
+    ),
     "first rows in front of a join": (
         lambda df: sides(df)[0].dropDuplicates(["order", "at"]).join(sides(df)[1], F.expr(IN_TIME)),
         "append",
@@ -739,20 +787,15 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "append",
         "has no columns that are equal",
     ),
-    "a full join": (
-        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "full"),
+    "rows without a partner": (
+        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "left_anti"),
         "append",
-        "of the kind FullOuter. Use a left outer join, and in a query of its own a right outer one",
-    ),
-    "rows with a partner": (
-        lambda df: sides(df)[0].join(sides(df)[1], F.expr(IN_TIME), "left_semi"),
-        "append",
-        r"of the kind LeftSemi. Use an inner join, and dropDuplicates\(\) by columns of the first side behind it",
+        r"of the kind LeftAnti \(Use an inner, an outer or a left semi join",
     ),
     "several operators at once": (
         lambda df: (
             sides(df)[0]
-            .join(sides(df)[1], F.expr(IN_TIME), "full")
+            .join(sides(df)[1], F.expr(IN_TIME), "left_anti")
             .groupBy(F.window("at", "1 hour"), "shop")
             .agg(F.skewness("price"), F.sum("order"))
             .orderBy(F.col("shop") > "b")
@@ -760,7 +803,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "append",
         (
             r"orderBy\(\(shop > 'b'\) ASC.*\) at test_stateful.*py:\d+: a stream has no .*; groupBy\(window, shop\)"
-            r": skewness\(price\) needs a state .*; join\(.*FullOuter"
+            r": skewness\(price\) needs a state .*; join\(.*LeftAnti"
         ),
     ),
     "an order in SQL": (
@@ -784,7 +827,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "an outer join with a condition": (
         lambda df: sides(df)[0].join(sides(df)[1], F.expr(f"{IN_TIME} and order <> paying"), "left"),
         "append",
-        r"an outer join of two streams with the condition .*order.*paying",
+        r"a join of two streams that is left outer with the condition .*order.*paying",
     ),
     "a join of other times": (
         lambda df: (

@@ -90,27 +90,33 @@ class Scope:
 
     def with_columns(self, named: Sequence[Java]) -> Scope:
         """Return the scope with these named expressions alone."""
-        by_id = {int(each.exprId().id()): each for each in named}
+        by_id = {int(expression.exprId().id()): expression for expression in named}
 
         def of(number: int) -> Computed | Objects:
-            each = by_id[number]
-            return self.of(number) if class_of(each) == "AttributeReference" else self._translated(each.child())
+            expression = by_id[number]
+            return (
+                self.of(number)
+                if class_of(expression) == "AttributeReference"
+                else self._translated(expression.child())
+            )
 
         return Scope(of, self)
 
     def computed(self, expression: Java) -> Computed:
         """Return what computes an expression. Raises LeftToSparkError for one that is not proved."""
-        found = self._translated(expression)
-        if isinstance(found, Objects):
+        value = self._translated(expression)
+        if isinstance(value, Objects):
             raise LeftToSparkError(_short(expression))
-        return found
+        return value
 
     def step(self, given: StructType, columns: Mapping[str, Java]) -> Computes:
         """Return the step that makes these columns. Raises LeftToSparkError."""
         results = StructType()
         for name, expression in columns.items():
             results.add(name, type_of(expression.dataType()))
-        return Computes(given, self.conditions, {name: self.computed(each) for name, each in columns.items()}, results)
+        return Computes(
+            given, self.conditions, {name: self.computed(expression) for name, expression in columns.items()}, results
+        )
 
     def _translated(self, node: Java) -> Computed | Objects:
         kind = class_of(node)
@@ -133,13 +139,13 @@ class Scope:
         raise LeftToSparkError(_short(node))
 
     def _field(self, node: Java) -> Computed:
-        of = self._translated(node.child())
+        struct = self._translated(node.child())
         number = int(node.ordinal())
-        if isinstance(of, Call) and of.function == "struct":
-            return of.arguments[number]
-        if isinstance(of, Objects):
+        if isinstance(struct, Call) and struct.function == "struct":
+            return struct.arguments[number]
+        if isinstance(struct, Objects):
             name = str(node.child().dataType().fieldNames()[number])
-            return self._fields.setdefault((of, name), Field(of, name))
+            return self._fields.setdefault((struct, name), Field(struct, name))
         raise LeftToSparkError(_short(node))
 
     def _objects(self, node: Java) -> Objects:
@@ -168,7 +174,7 @@ def results_of(kept: Kept, results: Results, root: Node) -> Computes:
     """Return the step that makes a plan's columns of an operator's results. Raises LeftToSparkError."""
     if kept.rows.text:
         raise LeftToSparkError(f"the key {next(iter(kept.rows.text))}, which is a fraction")
-    outputs = [alias_of(each, name, results.jvm, number) for each, name, number in kept.outputs(results.attributes)]
+    outputs = [alias_of(value, name, results.jvm, number) for value, name, number in kept.outputs(results.attributes)]
     scope = Scope.given(list(results.attributes.values())).with_columns(outputs)
     for node in reversed(between(root, kept.node)):
         scope = scope.above(node)
@@ -260,7 +266,7 @@ def _choice(function: str) -> Callable[[_Site], Call | None]:
 
 def _of_text(function: str) -> Callable[[_Site], Call | None]:
     def called(site: _Site) -> Call | None:
-        is_fixed = all(isinstance(each, Constant) for each in site.arguments[1:])
+        is_fixed = all(isinstance(argument, Constant) for argument in site.arguments[1:])
         return site.call(function) if is_fixed and set(site.types) == {"string"} else None
 
     return called
@@ -309,8 +315,8 @@ def _is_wider(given: str, own: str) -> bool:
 
 def _digits(kind: str) -> tuple[int, int]:
     """Return the digits of a decimal before and behind the point; of another type more than any decimal has."""
-    found = decimals.type_of_name(kind)
-    return (99, 99) if found is None else (found.precision - found.scale, found.scale)
+    decimal = decimals.type_of_name(kind)
+    return (99, 99) if decimal is None else (decimal.precision - decimal.scale, decimal.scale)
 
 
 def _of_java() -> str:

@@ -11,7 +11,6 @@ from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
 from roster.spark.dataframes.operators import (
     Kept,
-    Makers,
     Rows,
     literal_of,
     results_of,
@@ -33,11 +32,8 @@ _ADDING = ("TimeAdd", "TimestampAddInterval", "DatetimeSub", "Cast")
 """Kinds of expressions that add to a time; a cast to the same type adds nothing."""
 _MONTHS_APART = (datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 3, 31, tzinfo=UTC))
 """Times at which a bound of months or of days with daylight saving is not the same."""
-_WAYS_OUT = {
-    "LeftSemi": "Use an inner join, and dropDuplicates() by columns of the first side behind it",
-    "FullOuter": "Use a left outer join, and in a query of its own a right outer one with a filter behind it",
-}
-_HOW = {"Inner": "inner", "LeftOuter": "left outer", "RightOuter": "right outer"}
+_HOW = {"Inner": "inner", "LeftOuter": "left", "RightOuter": "left", "FullOuter": "full", "LeftSemi": "semi"}
+"""By Spark's name of a kind of join, Roster's; the sides of a right outer one change places."""
 
 
 @dataclass
@@ -59,14 +55,13 @@ def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
     keys, rest = list[tuple[Java, Java]](), list[Java]()
     lows, highs = list[int](), list[int]()
     times: tuple[Java, Java] | None = None
-    condition = node.java.condition()
-    for part in _parts(condition.get(), jvm) if condition.isDefined() else ():
-        if (pair := _in_order(part, sides)) is None:
+    for part in parts_of(node, jvm):
+        if (pair := in_order(part, sides)) is None:
             rest.append(part)
         elif class_of(part) == "EqualTo" and not _is_time_of(pair, sides):
             keys.append(pair)
-        elif (found := _bound(part, pair, jvm)) is not None and times in (None, found[0]):
-            times, low, high = found
+        elif (bounds := _bound(part, pair, jvm)) is not None and times in (None, bounds[0]):
+            times, low, high = bounds
             lows += [] if low is None else [low]
             highs += [] if high is None else [high]
         else:
@@ -78,10 +73,10 @@ def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
     return _Condition(keys, times, max(lows), min(highs), rest)
 
 
-def _parts(condition: Java, jvm: Java) -> Iterator[Java]:
-    """Yield the conditions that are joined by AND; BETWEEN is two of them."""
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    for part in conjuncts(condition):
+def parts_of(node: Node, jvm: Java) -> Iterator[Java]:
+    """Yield the conditions of a join that AND joins; BETWEEN is two of them."""
+    expressions, condition = jvm.org.apache.spark.sql.catalyst.expressions, node.java.condition()
+    for part in conjuncts(condition.get()) if condition.isDefined() else ():
         if class_of(part) == "Between":
             yield expressions.GreaterThanOrEqual(part.input(), part.lower())
             yield expressions.LessThanOrEqual(part.input(), part.upper())
@@ -89,7 +84,7 @@ def _parts(condition: Java, jvm: Java) -> Iterator[Java]:
             yield part
 
 
-def _in_order(part: Java, sides: Sequence[Node]) -> tuple[Java, Java] | None:
+def in_order(part: Java, sides: Sequence[Node]) -> tuple[Java, Java] | None:
     """Return the parts of a comparison that are of the first and of the second side, None for others."""
     children = members(part.children())
     if len(children) != 2:
@@ -134,7 +129,7 @@ def _offset(expression: Java, jvm: Java) -> tuple[Java, int] | None:
     column = expression
     while class_of(column) in _ADDING:
         column, *others = members(_as_run(column).children())
-        if not all(each.foldable() for each in others):
+        if not all(other.foldable() for other in others):
             return None
     kind = expression.dataType().typeName()
     if class_of(column) != "AttributeReference" or column.dataType().typeName() != kind or "timestamp" not in kind:
@@ -157,26 +152,32 @@ def _with_value(expression: Java, column: Java, value: Java, jvm: Java) -> Java:
     if expression.semanticEquals(column):
         return value
     expression = _as_run(expression)
-    children = [_with_value(each, column, value, jvm) for each in members(expression.children())]
+    children = [_with_value(child, column, value, jvm) for child in members(expression.children())]
     return expression.withNewChildren(jvm.PythonUtils.toSeq(children)) if children else expression
 
 
-def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
-    """Return the operator: the first side is the one whose rows all stay in an outer join."""
-    kind = class_of(node.java.joinType()).rstrip("$")
+def join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
+    """Return the operator: the first side is the one whose rows all stay in an outer join. Raises PipelineError."""
+    kind = kind_of(node)
     if kind not in _HOW:
-        fix = _WAYS_OUT.get(kind, "Use an inner, a left or a right outer join")
+        fix = "Use an inner, an outer or a left semi join"
         raise PipelineError(f"a join of two streams of the kind {kind}", field=FIELD, fix=fix)
+    name = str(node.java.joinType().sql()).lower()
     sides = node.children[::-1] if kind == "RightOuter" else node.children
     watermarks = [watermark_of(side) for side in sides]
     condition = _condition(node, sides, jvm)
-    if any(each is None or not _has(each[0], time) for each, time in zip(watermarks, condition.times, strict=True)):
+    if any(
+        watermark is None or not _has(watermark[0], time)
+        for watermark, time in zip(watermarks, condition.times, strict=True)
+    ):
         fix = "Call withWatermark() with the column that bounds the join, on both sides"
         raise PipelineError("a join of two streams without the time of a watermark", field=FIELD, fix=fix)
     if condition.rest and kind != "Inner":
-        said = " and ".join(map(text_of, condition.rest))
+        conditions = " and ".join(map(text_of, condition.rest))
         fix = "Filter the rows of a side in front of the join, or use an inner join"
-        raise PipelineError(f"an outer join of two streams with the condition {said}", field=FIELD, fix=fix)
+        raise PipelineError(
+            f"a join of two streams that is {name} with the condition {conditions}", field=FIELD, fix=fix
+        )
     rows, names = _rows(condition, sides, used_above(root, above, condition.rest))
     delay = max(delay for _, delay in filter(None, watermarks))
     low, high = timedelta(microseconds=condition.low), timedelta(microseconds=condition.high)
@@ -184,17 +185,15 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
         raise PipelineError("the bounds of time of a join of two streams exclude each other", field=FIELD)
     within = max(abs(low), abs(high), timedelta(milliseconds=1))
     keys = tuple(rows[0].columns)[: len(condition.keys)]
-    operator = StreamJoin(keys, (_TIME, _TIME), tuple(names[1]), within, delay, kind != "Inner", (low, high))
-    attributes = {each.exprId().id(): each for each in members(node.java.output())}
+    operator = StreamJoin(keys, (_TIME, _TIME), tuple(names[1]), within, delay, _HOW[kind], (low, high))
+    attributes = {column.exprId().id(): column for column in members(node.java.output())}
 
     def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
         own = {**names[0], **names[1]}
         return [(by_name[name], attributes[number].name(), attributes[number].exprId()) for name, number in own.items()]
 
     columns = _with_other_side(rows, names, jvm)
-    text = (
-        f"{_HOW[kind]} join by {', '.join(keys)}, the other row's time from {low} to {high} later, final {delay} later"
-    )
+    text = f"{name} join by {', '.join(keys)}, the other row's time from {low} to {high} later, final {delay} later"
     return Kept(
         *(node, node, rows[0], keys, operator, partial(results_of, operator), outputs, "joined"),
         text=text,
@@ -204,8 +203,13 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
     )
 
 
+def kind_of(node: Node) -> str:
+    """Return the kind of a join, by Spark's name."""
+    return class_of(node.java.joinType()).rstrip("$")
+
+
 def _has(times: Sequence[Java], time: Java) -> bool:
-    return any(each.semanticEquals(time) for each in times)
+    return any(column.semanticEquals(time) for column in times)
 
 
 def _rows(
@@ -219,10 +223,10 @@ def _rows(
     for rows, time in zip((first, second), condition.times, strict=True):
         rows.columns[_TIME] = time
     for rows, side, ids in zip((first, second), sides, names, strict=True):
-        for each in members(side.java.output()):
-            if (number := each.exprId().id()) in needed:
-                name = rows.free(str(each.name()), (*first.columns, *second.columns))
-                rows.columns[name], ids[name] = each, number
+        for column in members(side.java.output()):
+            if (number := column.exprId().id()) in needed:
+                name = rows.free(str(column.name()), (*first.columns, *second.columns))
+                rows.columns[name], ids[name] = column, number
     return (first, second), names
 
 
@@ -241,7 +245,3 @@ def _with_other_side(
         columns[IS_OTHER] = literal_of(bool(number), "BooleanType", jvm)
         filled.append(columns)
     return filled
-
-
-JOINS: Makers = {"Join": _join}
-"""What makes an operator of a join of two streams."""

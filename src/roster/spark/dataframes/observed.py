@@ -33,8 +33,8 @@ class ObservedMetrics(Observed):
     def settle(self, batch: int) -> None:
         """Keep what was observed since the batch before as this batch's, and observe the next one."""
         if self._nodes:
-            seen = {name: metrics for name, metrics in self._open.items() if metrics.future().isCompleted()}
-            self._batches[batch] = {name: metrics.getRow() for name, metrics in seen.items()}
+            completed = {name: metrics for name, metrics in self._open.items() if metrics.future().isCompleted()}
+            self._batches[batch] = {name: metrics.getRow() for name, metrics in completed.items()}
             while len(self._batches) > KEPT:
                 del self._batches[next(iter(self._batches))]
             self.begin()

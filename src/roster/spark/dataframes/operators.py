@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
@@ -155,8 +155,9 @@ class Kept:
     node: of the plan. below: the node whose rows it takes. rows: their columns. keys: those that place the rows.
     results: makes the columns of the results, as Spark has them, of those of the rows. outputs: makes the node's own
     output of attributes of the results. kind: names the store where nothing else does. sides: of a join, the node of
-    each and the columns of its rows, in place of `below` and those of `rows`. rest: conditions of results.
-    delay: how far event times of results to come may be behind the operator's time, None if by any time.
+    each and the columns of its rows, in place of `below` and those of `rows`. where: makes conditions of results, of
+    attributes by name. rest: conditions of outputs. delay: how far event times of results to come may be behind the
+    operator's time, None if by any time.
     """
 
     node: Node
@@ -172,6 +173,7 @@ class Kept:
     text: str = ""
     name: str = ""
     sides: Sequence[tuple[Node, Mapping[str, Java]]] = ()
+    where: Callable[[dict[str, Java]], Sequence[Java]] = lambda _: ()
     rest: Sequence[Java] = ()
     delay: timedelta | None = None
 
@@ -184,7 +186,7 @@ class Kept:
     def ways(self, side: int, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None) -> list[Narrow]:
         """Return the ways to the operator's rows, of one side of a join; `stop` and `at_stop` as for `narrow_ways`."""
         below, columns = self.sides[side] if self.sides else (self.below, self.rows.columns)
-        named = [(each, name, None) for name, each in columns.items()]
+        named = [(expression, name, None) for name, expression in columns.items()]
 
         def rows(over: PlanOver) -> PlanOver:
             return lambda records: projected(named, over(records), jvm)
@@ -194,15 +196,16 @@ class Kept:
     def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
         """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
         jvm, fixed = results.jvm, results.attributes
-        outputs = self.outputs(fixed)
+        outputs, where = self.outputs(fixed), self.where(fixed)
+        filtered: Java = jvm.org.apache.spark.sql.catalyst.plans.logical.Filter
 
         def over(made: Java) -> Java:
             by_name = {column.name(): column for column in members(made.output())}
-            own = [(by_name[name], name, column.exprId()) for name, column in fixed.items()]
-            plan = projected(outputs, projected(own, made, jvm), jvm)
-            for condition in self.rest:
-                plan = jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, plan)
-            return plan
+            plan = projected([(by_name[name], name, column.exprId()) for name, column in fixed.items()], made, jvm)
+            plan = projected(
+                outputs, functools.reduce(lambda rows, condition: filtered(condition, rows), where, plan), jvm
+            )
+            return functools.reduce(lambda rows, condition: filtered(condition, rows), self.rest, plan)
 
         return over, self.rows.without_text
 
@@ -247,7 +250,9 @@ def chain_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], list[st
             except PipelineError as error:
                 problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
         if len(streaming) != 1:
-            problems += _in_front_of(node, streaming, makers)
+            is_kept = bool(kept) and kept[0].node is node
+            below = [side for side, _ in kept[0].sides] if is_kept else streaming
+            problems += _in_front_of(node, below, makers)
             break
         above.append(node)
         node = streaming[0]
@@ -262,7 +267,7 @@ def _tables(below: Node, plan: Plan) -> Iterator[str | PipelineError]:
     for node in below.all():
         tables = [child for child in node.children if not child.is_streaming]
         for table in tables if node.kind == "Join" and node.is_streaming else ():
-            name = f"the table ({short(', '.join(str(each.name()) for each in members(table.java.output())))})"
+            name = f"the table ({short(', '.join(str(column.name()) for column in members(table.java.output())))})"
             if is_broadcast(table):
                 yield f"Spark: {name} goes to each task whole, by its own hint"
             elif (size := size_of(table, plan, limit)) <= limit:
@@ -286,7 +291,7 @@ def _maker_of(node: Node, makers: Makers) -> Maker | None:
 def _in_front_of(node: Node, children: Sequence[Node], makers: Makers) -> Iterator[PipelineError]:
     """Yield the problems with operators in front of a union, or a join of two streams."""
     name = "join() of two streams" if node.kind == "Join" else f"{node.kind.lower()}()"
-    for below in (each for child in children for each in child.all()):
+    for below in (below_child for child in children for below_child in child.all()):
         if below.is_streaming and _maker_of(below, makers) is not None:
             problem = f"{shown(below)} in front of {name}"
             fix = f"Write it to a topic, and read that in front of the {node.kind.lower()}"
@@ -298,8 +303,8 @@ def raise_all(problems: Sequence[PipelineError]) -> None:
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        told = [each.problem + (f" ({each.fix})" if each.fix else "") for each in problems]
-        raise PipelineError("; ".join(told), field=FIELD)
+        texts = [problem.problem + (f" ({problem.fix})" if problem.fix else "") for problem in problems]
+        raise PipelineError("; ".join(texts), field=FIELD)
 
 
 def between(node: Node, stop: Node) -> list[Node]:
@@ -313,13 +318,13 @@ def between(node: Node, stop: Node) -> list[Node]:
 
 def _name(kept: Sequence[Kept], root: Node) -> Iterator[PipelineError]:
     """Name the stores: by the nearest alias above an operator, else by its kind. Yield the problem with two of one."""
-    alias, named = "", {id(each.node): each for each in kept}
+    alias, named = "", {id(operator.node): operator for operator in kept}
     for node in root.all():
         if node.kind == "SubqueryAlias" and node.children[0].kind != "View":
             alias = str(node.java.identifier().name())
         elif id(node) in named:
             named[id(node)].name, alias = alias or named[id(node)].kind, ""
-    names = [each.name for each in kept]
+    names = [operator.name for operator in kept]
     if twice := [name for name in names if names.count(name) > 1]:
         yield PipelineError(
             f"two operators keep state by the name {twice[0]!r}",
@@ -336,7 +341,7 @@ def checked(make: Callable[[], T]) -> T:
         raise PipelineError(str(error), field=FIELD) from None
 
 
-class _Grouping:
+class Grouping:
     """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
 
     def __init__(self, node: Node, outputs: Sequence[Java], mode: str, jvm: Java) -> None:
@@ -345,23 +350,24 @@ class _Grouping:
         self._is_final = mode == "append"
         self._watermark = watermark_of(self._child)
         self.rows, self.keys, self.text = Rows(), list[str](), list[str]()
+        self.names = list[str | None]()
         self.values: Values = []
         self.window: Window | SessionWindow | None = None
         self.time: DataType | None = None
-        grouping = members(node.java.groupingExpressions())
-        for expression in grouping:
+        self.expressions = members(node.java.groupingExpressions())
+        for expression in self.expressions:
             if is_window(expression):
                 self._add_window(expression)
-            else:
-                self._add_key(expression)
+            self.names.append(None if is_window(expression) else self._add_key(expression))
         self.text.append(f"by {', '.join(self.keys)}" if self.keys else "over all rows")
         if not self.keys:
             self.keys.append(self.rows.add_key("all", literal_of("", "StringType", jvm)))
 
-    def _add_key(self, expression: Java) -> None:
+    def _add_key(self, expression: Java) -> str:
         key = self.rows.add_key(_name_of(expression, self._outputs, self._jvm), expression)
         self.keys.append(key)
         self.values.append((expression, lambda by_name: by_name[key]))
+        return key
 
     def _add_window(self, expression: Java) -> None:
         jvm = self._jvm
@@ -417,50 +423,73 @@ class _Grouping:
         return Aggregation(keys, aggregates)
 
 
-def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
-    outputs = members(node.java.aggregateExpressions())
-    group = _Grouping(node, outputs, mode, jvm)
-    made: dict[str, Aggregate] = {}
-    kinds: dict[str, DataType] = {}
-    calls: list[tuple[Java, str]] = []
-    problems: list[PipelineError] = []
-    for output in outputs:
-        for call in _calls(output):
-            if any(call.semanticEquals(other) for other, _ in calls):
-                continue
-            is_whole = class_of(output) == "Alias" and class_of(output.child()) == "AggregateExpression"
-            name = str(output.name()) if is_whole else text_of(call)
-            while name.lower() in {other.lower() for other in (*made, *group.rows.columns, *_OWN)}:
-                name += "_"
-            try:
-                made[name] = _function(call, group.rows, jvm)
-            except PipelineError as error:
-                problems.append(error)
-            kinds[name] = type_of(call.dataType())
-            calls.append((call, name))
-    raise_all(problems)
-    operator = group.operator(made or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
-    values: Values = [*group.values, *((call, itemgetter(name)) for call, name in calls)]
+@dataclass
+class Totals:
+    """What a groupBy() computes: its functions by name, their types, and the calls in a plan that they are."""
+
+    group: Grouping
+    outputs: Sequence[Java]
+    functions: dict[str, Aggregate] = field(default_factory=dict)
+    types: dict[str, DataType] = field(default_factory=dict)
+    calls: list[tuple[Java, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, node: Node, mode: str, jvm: Java) -> Totals:
+        """Return those of an aggregate's node. Raises PipelineError for functions that Roster lacks."""
+        outputs = members(node.java.aggregateExpressions())
+        totals, problems = cls(Grouping(node, outputs, mode, jvm), outputs), list[PipelineError]()
+        for output in outputs:
+            for call in _calls(output):
+                if not any(call.semanticEquals(other) for other, _ in totals.calls):
+                    is_whole = class_of(output) == "Alias" and class_of(output.child()) == "AggregateExpression"
+                    name = str(output.name()) if is_whole else text_of(call)
+                    try:
+                        totals._add(name, call, jvm)
+                    except PipelineError as error:
+                        problems.append(error)
+        raise_all(problems)
+        return totals
+
+    def _add(self, name: str, call: Java, jvm: Java) -> None:
+        while name.lower() in {other.lower() for other in (*self.functions, *self.group.rows.columns, *_OWN)}:
+            name += "_"
+        self.functions[name] = _function(call, self.group.rows, jvm)
+        self.types[name] = type_of(call.dataType())
+        self.calls.append((call, name))
+
+    def of_results(self, by_name: dict[str, Java], jvm: Java) -> list[tuple[Java, str, Java]]:
+        """Return the node's outputs over attributes of the results: each with its name and id."""
+        values = [(expression, value(by_name)) for expression, value in self.group.values]
+        values += [(call, by_name[name]) for call, name in self.calls]
+        inner = ((own.child() if class_of(own) == "Alias" else own, own) for own in self.outputs)
+        return [(replaced(expression, values, jvm), own.name(), own.exprId()) for expression, own in inner]
+
+
+def with_types(
+    operator: Any, types: Mapping[str, DataType], time: DataType | None
+) -> Callable[[StructType], StructType]:
+    """Return what makes the columns of an aggregate's results. types: of its functions. time: of a window's bounds."""
 
     def results(given: StructType) -> StructType:
         struct = StructType()
         for own in results_of(operator, given):
-            is_time = group.time is not None and own.name in (START, END)
-            struct.add(own.name, group.time if is_time and group.time else kinds.get(own.name, own.dataType))
+            is_time = time is not None and own.name in (START, END)
+            struct.add(own.name, time if is_time and time else types.get(own.name, own.dataType))
         return struct
 
-    def output_of(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
-        given = [(expression, value(by_name)) for expression, value in values]
-        inner = ((own.child() if class_of(own) == "Alias" else own, own) for own in outputs)
-        return [(_replaced(each, given, jvm), own.name(), own.exprId()) for each, own in inner]
+    return results
 
-    is_final = mode == "append"
-    text = f"aggregate {', '.join(made)}: {', '.join(group.text)}"
+
+def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
+    totals = Totals.of(node, mode, jvm)
+    group, is_final = totals.group, mode == "append"
+    operator = group.operator(totals.functions or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
+    results, outputs = with_types(operator, totals.types, group.time), functools.partial(totals.of_results, jvm=jvm)
     return Kept(
-        *(node, group.below, group.rows, tuple(group.keys), operator, results, output_of, "aggregates"),
+        *(node, group.below, group.rows, tuple(group.keys), operator, results, outputs, "aggregates"),
         has_updates=not is_final,
         is_by_key=not is_final,
-        text=text,
+        text=f"aggregate {', '.join(totals.functions)}: {', '.join(group.text)}",
         delay=group.window.grace if is_final and group.window is not None else None,
     )
 
@@ -475,8 +504,8 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     if name == "CountIf":
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
     if kind is None:
-        said = f"{text} needs a state that Roster has not"
-        raise PipelineError(said, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
+        problem = f"{text} needs a state that Roster has not"
+        raise PipelineError(problem, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
     if kind in _IGNORING_NULLS:
         if function.ignoreNulls():
             kind = _IGNORING_NULLS[kind]
@@ -490,23 +519,23 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
         if not arguments:
             return Aggregate(kind, ALL_ROWS)
     suffix = "" if condition is None else f" where {text_of(condition)}"
-    names = [text_of(each) + suffix for each in arguments]
-    found = _of(kind, rows, [_where(condition, each, jvm) for each in arguments], names)
-    return replace(found, arguments=further)
+    names = [text_of(argument) + suffix for argument in arguments]
+    aggregate = _of(kind, rows, [_where(condition, argument, jvm) for argument in arguments], names)
+    return replace(aggregate, arguments=further)
 
 
 def _counted(arguments: list[Java], condition: Java, jvm: Java) -> tuple[list[Java], Java]:
     """Return what a count counts the values of, and where; nothing for all rows."""
-    if all(each.foldable() and each.eval(None) is not None for each in arguments):
+    if all(argument.foldable() and argument.eval(None) is not None for argument in arguments):
         return ([] if condition is None else [literal_of(1, "IntegerType", jvm)]), condition
-    for each in arguments[1:]:
-        condition = _both(condition, jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(each), jvm)
+    for argument in arguments[1:]:
+        condition = _both(condition, jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(argument), jvm)
     return arguments[:1], condition
 
 
 def _shares(function: Java, arguments: Sequence[Java]) -> tuple[object, ...]:
     """Return the percentages, a number or a tuple, and the accuracy of approx_percentile."""
-    shares, accuracy = (each.eval(None) for each in arguments[1:3])
+    shares, accuracy = (argument.eval(None) for argument in arguments[1:3])
     is_one = isinstance(shares, int | float | Decimal)
     return (float(shares) if is_one else tuple(shares.toDoubleArray())), int(accuracy)
 
@@ -516,15 +545,15 @@ def _both(one: Java, other: Java, jvm: Java) -> Java:
 
 
 def _of(kind: Kind, rows: Rows, arguments: Sequence[Java], names: Sequence[str]) -> Aggregate:
-    columns = [rows.add(name, each) for name, each in zip(names, arguments, strict=True)]
+    columns = [rows.add(name, argument) for name, argument in zip(names, arguments, strict=True)]
     if kind in _OF_STRUCTS and arguments[0].dataType().typeName() == "struct":
         return Aggregate(_OF_STRUCTS[kind], columns[0], by=Aggregate(Kind.MIN, columns[0]))
     if kind in (Kind.MIN_BY, Kind.MAX_BY):
         return Aggregate(kind, columns[0], by=Aggregate(Kind.MIN, columns[1]))
-    found = Aggregate(kind, columns[-1])
+    aggregate = Aggregate(kind, columns[-1])
     for column in reversed(columns[:-1]):
-        found = Aggregate(kind, column, by=found)
-    return found
+        aggregate = Aggregate(kind, column, by=aggregate)
+    return aggregate
 
 
 def _where(condition: Java, value: Java, jvm: Java) -> Java:
@@ -559,7 +588,7 @@ def _calls(expression: Java) -> Iterator[Java]:
         yield from _calls(child)
 
 
-def _replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) -> Java:
+def replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) -> Java:
     """Return an expression over the results, with keys and calls replaced."""
     for known, value in values:
         if expression.semanticEquals(known):
@@ -567,7 +596,7 @@ def _replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) 
     children = members(expression.children())
     if not children:
         return expression
-    return expression.withNewChildren(jvm.PythonUtils.toSeq([_replaced(each, values, jvm) for each in children]))
+    return expression.withNewChildren(jvm.PythonUtils.toSeq([replaced(child, values, jvm) for child in children]))
 
 
 def watermark_of(node: Node) -> tuple[list[Java], timedelta] | None:
@@ -575,9 +604,9 @@ def watermark_of(node: Node) -> tuple[list[Java], timedelta] | None:
 
     Results of an aggregate, and of code, are never late.
     """
-    if not any(each.kind == WATERMARK and each.is_streaming for each in node.all()):
+    if not any(below.kind == WATERMARK and below.is_streaming for below in node.all()):
         return None
-    times = [each for each in members(node.java.output()) if _DELAY in json.loads(each.metadata().json())]
+    times = [column for column in members(node.java.output()) if _DELAY in json.loads(column.metadata().json())]
     return times, max(_delays(node), default=timedelta())
 
 
@@ -603,9 +632,9 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
             fix="Keep that column up to there",
         )
     needed, rows = used_above(root, above), Rows()
-    for each in own:
-        if each.exprId().id() in needed:
-            rows.add(str(each.name()), each)
+    for column in own:
+        if column.exprId().id() in needed:
+            rows.add(str(column.name()), column)
     kept = dict(rows.columns)
     by = tuple(_key_of(key, rows) for key in keys)
     operator, text = Deduplication(by, None), "for all time"
@@ -616,7 +645,7 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
         text = f"for {delay} of {column}"
 
     def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
-        return [(by_name[name], each.name(), each.exprId()) for name, each in kept.items()]
+        return [(by_name[name], column.name(), column.exprId()) for name, column in kept.items()]
 
     text = f"first row of each {', '.join(by)} {text}"
     return Kept(node, child, rows, by, operator, _same, outputs, "keys", text=text)
@@ -629,7 +658,7 @@ def used_above(root: Node, above: Sequence[Node], further: Sequence[Java] = ()) 
         used += members(upper.references().toSeq())
     for node in above:
         used += members(node.children[0].java.output()) if node.kind == "Distinct" else []
-    return {each.exprId().id() for each in used}
+    return {column.exprId().id() for column in used}
 
 
 def _key_of(key: Java, rows: Rows) -> str:

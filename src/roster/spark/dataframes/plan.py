@@ -196,7 +196,7 @@ def refused_by_spark(plan: Plan, output_mode: str) -> list[PipelineError]:
 def shown(node: Node) -> str:
     """Return a node as errors name it: the method, what it was called with, and the user's line if Spark knows it."""
     method, given = _METHODS.get(node.kind, (node.kind, ""))
-    text = ", ".join(text_of(each) for each in members(getattr(node.java, given)())) if given else ""
+    text = ", ".join(text_of(argument) for argument in members(getattr(node.java, given)())) if given else ""
     place = _place_of(node.java)
     return f"{method}({short(text)})" + (f" at {place}" if place else "")
 
@@ -220,7 +220,10 @@ def _place_of(node: Java) -> str:
 
     PySpark keeps lines with columns, not with the methods of frames; Spark's parser keeps those of SQL text.
     """
-    origins = [node.origin(), *(each.origin() for top in members(node.expressions()) for each in all_of(top))]
+    origins = [
+        node.origin(),
+        *(expression.origin() for top in members(node.expressions()) for expression in all_of(top)),
+    ]
     for origin in origins:
         if (context := origin.pysparkErrorContext()).isDefined():
             return Path(str(context.get()._2()).split("\n")[0]).name
@@ -322,7 +325,7 @@ def narrow_ways(node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOv
 def _as_in_union(union: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:
     """Return what makes the rows of one child of a union, by the names and ids of its columns."""
     pairs = zip(members(child.java.output()), members(union.java.output()), strict=True)
-    columns = [(own, of.name(), of.exprId()) for own, of in pairs]
+    columns = [(own, column.name(), column.exprId()) for own, column in pairs]
     return lambda records: projected(columns, over(records), jvm)
 
 
@@ -427,7 +430,7 @@ def analyzed(df: Any) -> Java:
 
 def moves_rows(df: Any) -> list[str]:
     """Return what of a frame's physical plan would take rows out of their partition."""
-    found, below = [], None
+    moved, below = [], None
     for line in df._jdf.queryExecution().executedPlan().toString().splitlines():
         node = line.lstrip(" +-:*()0123456789|")
         depth = len(line) - len(node)
@@ -435,5 +438,5 @@ def moves_rows(df: Any) -> list[str]:
             continue
         below = depth if node.startswith("BroadcastExchange") else None
         if node.startswith(_WIDE):
-            found.append(node.split("(")[0].split(" ")[0])
-    return found
+            moved.append(node.split("(")[0].split(" ")[0])
+    return moved

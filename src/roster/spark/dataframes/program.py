@@ -15,7 +15,7 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.reader import HEADERS, SCHEMA
 from roster.spark.dataframes.arrow_path import Computes, LeftToSparkError, named, results_of, rows_of
-from roster.spark.dataframes.joins import JOINS
+from roster.spark.dataframes.joined_totals import JOINS
 from roster.spark.dataframes.operators import MAKERS, Kept, Makers, Results, chain_of
 from roster.spark.dataframes.plan import FIELD, Plan, Topics, applying, moves_rows, on_batch, plan_over
 from roster.spark.dataframes.user_code import USER_CODE
@@ -23,6 +23,7 @@ from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtop
 from roster.spark.framed_batches import Branch, Framed, Frames, Stage
 from roster.spark.stateful_operators import Repartition, check_extra
 from roster.spark.steps import BySpark, Step
+from roster.state.stream_join import StreamJoin
 from roster.stateful.tasks.subtopology import source_name
 
 WITH_STATE: Makers = {**MAKERS, **JOINS, **USER_CODE}
@@ -76,7 +77,7 @@ def program_of(
             columns = stage.make(_template(frame.df.sparkSession, results)).schema
             after.append(BySpark(columns, operator.delay))
             steps.append("Spark: the program up to the next operator, with the results of each batch")
-        stateful = replace(operator.stateful(), sides=front.names if operator.sides else ())
+        stateful = replace(operator.stateful(), sides=front.names if isinstance(operator.operator, StreamJoin) else ())
         subtopologies[-1].operators.append(DeclaredOperator(stateful, after))
     results, why = Results.of(kept[-1], columns, frame.df.sparkSession), ""
     if not takes_results:
@@ -155,8 +156,8 @@ class _Front:
             sides.append([Branch(tuple(topics(leaf) or ()), make) for leaf, make in zip(leaves, made, strict=True)])
         branches = [branch for side in sides for branch in side]
         rows = [branch.make(_template(spark, records)) for branch in branches]
-        for each in rows:
-            _check_stays(each)
+        for made_rows in rows:
+            _check_stays(made_rows)
         text = f"Spark: the program up to the state, in the tasks that read{why}"
         return cls(BySpark(rows[0].schema), rows[0].schema, text, branches, _names_of(sides))
 

@@ -54,22 +54,24 @@ class _Given:
         if "event" in mode.lower():
             watermark = watermark_of(node.children[0])
             times = (
-                [] if watermark is None else [name for each in watermark[0] if (name := str(each.name())) in by_name]
+                []
+                if watermark is None
+                else [name for column in watermark[0] if (name := str(column.name())) in by_name]
             )
             if watermark is None or not times:
                 fix = "Keep the column of withWatermark() up to there"
                 raise PipelineError("timers of event time without a watermark", field=FIELD, fix=fix)
             arguments |= {"event_time": times[0], "delay": watermark[1]}
         output = StructType()
-        for each in members(node.java.output()):
-            output.add(str(each.name()), type_of(each.dataType()))
+        for column in members(node.java.output()):
+            output.add(str(column.name()), type_of(column.dataType()))
         return cls(rows, names, output, arguments)
 
     def kept(self, node: Node, stateful: Stateful, method: str, kind: str) -> Kept:
         """Return the operator."""
 
         def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
-            return [(by_name[each.name()], each.name(), each.exprId()) for each in members(node.java.output())]
+            return [(by_name[column.name()], column.name(), column.exprId()) for column in members(node.java.output())]
 
         parts = node, node.children[0], self.rows, self.keys, stateful, lambda _: self.output, outputs, kind
         return Kept(*parts, text=f"{method} by {', '.join(self.keys)}")
@@ -128,7 +130,7 @@ def _groups(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java)
 def _code(function: Java) -> Any:
     """Return what the user gave, of the pickled command of a function."""
     pickle: Any = cloudpickle
-    command = pickle.loads(bytes(int(each) & 255 for each in function.func().command().mkString(",").split(",")))
+    command = pickle.loads(bytes(int(byte) & 255 for byte in function.func().command().mkString(",").split(",")))
     if not isinstance(command, tuple):  # a large one is a broadcast variable
         command = pickle.loads(command.value)
     return command[0]

@@ -54,9 +54,9 @@ def longest(window: Java, child: Node) -> timedelta:
         if (struct := _struct_of(node, own)) is not None:
             return _sizes(members(struct.children())[3])[0]
         aliases = members(node.java.projectList()) if node.kind == "Project" else []
-        names = [each.child() for each in aliases if class_of(each) == "Alias" and each.exprId().id() == own]
-        own = next((each.exprId().id() for each in names if class_of(each) == "AttributeReference"), own)
-        streaming = [each for each in node.children if each.is_streaming]
+        names = [alias.child() for alias in aliases if class_of(alias) == "Alias" and alias.exprId().id() == own]
+        own = next((name.exprId().id() for name in names if class_of(name) == "AttributeReference"), own)
+        streaming = [child for child in node.children if child.is_streaming and _has_column(child, own)]
         if len(streaming) != 1:
             fix = "Write window(...) into groupBy()"
             raise PipelineError(f"the window {window.name()} is not made in groupBy()", field=FIELD, fix=fix)
@@ -64,16 +64,20 @@ def longest(window: Java, child: Node) -> timedelta:
     return timedelta()
 
 
+def _has_column(node: Node, own: int) -> bool:
+    return any(column.exprId().id() == own for column in members(node.java.output()))
+
+
 def time_in(struct: Java) -> Java:
     """Return the time that a window is of."""
-    times = [each.child() for each in all_of(members(struct.children())[1]) if class_of(each) == _CONVERSION]
-    return next(each for each in times if each.dataType().typeName().startswith("timestamp"))
+    times = [time.child() for time in all_of(members(struct.children())[1]) if class_of(time) == _CONVERSION]
+    return next(time for time in times if time.dataType().typeName().startswith("timestamp"))
 
 
 def window_of(struct: Java, column: str, delay: timedelta, jvm: Java) -> tuple[Window | SessionWindow, str]:
     """Return the window of a struct, and its description. column: of times. Raises PipelineError."""
     end = members(struct.children())[3]
-    if not any(class_of(each) == "Remainder" for each in all_of(end)):
+    if not any(class_of(part) == "Remainder" for part in all_of(end)):
         gap = _gap(end, jvm)
         return SessionWindow(
             column, gap, delay
@@ -86,8 +90,8 @@ def window_of(struct: Java, column: str, delay: timedelta, jvm: Java) -> tuple[W
 
 def _gap(end: Java, jvm: Java) -> timedelta:
     """Return the gap of a session, of the expression of its end. Raises PipelineError for one that rows decide."""
-    literals = [each for each in all_of(end) if class_of(each) == "Literal"]
-    intervals = [each for each in literals if each.dataType().typeName() in ("string", "interval")]
+    literals = [part for part in all_of(end) if class_of(part) == "Literal"]
+    intervals = [part for part in literals if part.dataType().typeName() in ("string", "interval")]
     if len(literals) != 1 or len(intervals) != 1:
         raise PipelineError("a session's gap that rows decide", field=FIELD, fix="Use one of fixed length")
     value = intervals[0].value()
@@ -99,16 +103,16 @@ def _gap(end: Java, jvm: Java) -> timedelta:
 def _struct_of(node: Node, own: int) -> Java:
     """Return the struct that a node makes a window of, None if it does not make this one."""
     if node.kind == "Project":
-        for each in members(node.java.projectList()):
+        for alias in members(node.java.projectList()):
             if (
-                class_of(each) == "Alias"
-                and each.exprId().id() == own
-                and class_of(each.child()) == "CreateNamedStruct"
+                class_of(alias) == "Alias"
+                and alias.exprId().id() == own
+                and class_of(alias.child()) == "CreateNamedStruct"
             ):
-                return each.child()
+                return alias.child()
     if node.kind == "Expand":
-        for place, each in enumerate(members(node.java.output())):
-            if each.exprId().id() == own:
+        for place, column in enumerate(members(node.java.output())):
+            if column.exprId().id() == own:
                 first = node.java.projections().apply(0).apply(place)
                 return next((part for part in all_of(first) if class_of(part) == "CreateNamedStruct"), None)
     return None
@@ -117,9 +121,9 @@ def _struct_of(node: Node, own: int) -> Java:
 def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
     """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
     numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
-    for each in all_of(end):
-        if class_of(each) in numbers and class_of(number := members(each.children())[1]) == "Literal":
-            numbers[class_of(each)].append(int(str(number.value())))
+    for part in all_of(end):
+        if class_of(part) in numbers and class_of(number := members(part.children())[1]) == "Literal":
+            numbers[class_of(part)].append(int(str(number.value())))
     begin = numbers["Subtract"][-1] if numbers["Subtract"] else 0
     size, hop = numbers["Add"][0], numbers["Remainder"][0]
     return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)

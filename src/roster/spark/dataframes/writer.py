@@ -112,7 +112,9 @@ class StreamWriter(WithOptions):
 
     def partitionBy(self, *cols: str | list[str]) -> Self:  # noqa: N802
         """Set the columns whose values become folders."""
-        self._partition_by = tuple(name for each in cols for name in ([each] if isinstance(each, str) else each))
+        self._partition_by = tuple(
+            name for column in cols for name in ([column] if isinstance(column, str) else column)
+        )
         return self
 
     def format(self, source: str) -> Self:
@@ -259,12 +261,12 @@ class StreamWriter(WithOptions):
         """Return what all leaves read, and the topics of each; None if all read the same ones."""
         sources = [_source_of_leaf(options) for options in frame.sources()]
         first = sources[0]
-        if all(each == first for each in sources):
+        if all(source == first for source in sources):
             return first, lambda _: None
-        if any(isinstance(each.topics, str) or replace(each, topics=first.topics) != first for each in sources):
+        if any(isinstance(source.topics, str) or replace(source, topics=first.topics) != first for source in sources):
             fix = "Give them the same ones, and topics by subscribe"
             raise PipelineError("the frame has sources with different options", field=FIELD, fix=fix)
-        topics = list(dict.fromkeys(name for each in sources for name in each.topics))
+        topics = list(dict.fromkeys(name for source in sources for name in source.topics))
         return replace(first, topics=topics), lambda leaf: _source_of_leaf(leaf.options).topics
 
     def _milliseconds(self, interval: str) -> int:

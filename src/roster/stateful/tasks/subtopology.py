@@ -23,7 +23,7 @@ from roster.state.processor.timers import BY_TIME
 from roster.state.source_times import NOTICE, source_of
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
-from roster.state.stream_join import WAITING_KEY
+from roster.state.stream_join import WAITING_KEYS
 from roster.state.windows import END, START
 from roster.stateful.tasks.by_source import behind, by_source
 from roster.stateful.tasks.operator_steps import innermost, sides_of
@@ -77,7 +77,7 @@ class OperatorNode:
         if self.is_final:
             return b"", STREAM_TIME_KEY[:1]
         if getattr(operator, "keeps_all", False):
-            return WAITING_KEY, end_of(WAITING_KEY)
+            return WAITING_KEYS[0], end_of(WAITING_KEYS[-1])
         has_timers = operator.kept.get("time_mode", TimeMode.NONE.value) != TimeMode.NONE.value
         return (BY_TIME, end_of(BY_TIME)) if has_timers else None
 
