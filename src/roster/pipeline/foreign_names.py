@@ -63,19 +63,6 @@ _WITHOUT = {
     "availablenow": "it is an argument of run: run(available_now=True)",
     "enableautocommit": "offsets are committed after each batch",
 }
-_OF_A_RUN = {
-    "trigger": "available_now=True, or trigger_interval_ms of Pipeline",
-    "availablenow": "available_now=True",
-    "once": "available_now=True",
-    "processingtime": "trigger_interval_ms of Pipeline",
-    "continuous": "trigger_interval_ms of Pipeline",
-    "outputmode": "results= of aggregate",
-    "queryname": "group of Pipeline",
-    "checkpointlocation": "nothing: offsets live in the group and in the sink",
-    "path": "write(ParquetSink(path))",
-    "format": "write(sink)",
-    "timeout": "wait(timeout)",
-}
 _METHODS = {
     "awaittermination": "wait()",
     "processallavailable": "run(available_now=True)",
@@ -84,19 +71,16 @@ _METHODS = {
     "recentprogress": "on_progress of Pipeline",
     "writestream": "write(sink)",
     "foreachbatch": "foreach_batch(function)",
-    "foreach": "foreach_batch(function)",
-    "trigger": "run(available_now=True), or trigger_interval_ms of Pipeline",
-    "outputmode": "results= of aggregate",
-    "queryname": "group of Pipeline",
-    "option": "the arguments of Pipeline and of the sink",
-    "options": "the arguments of Pipeline and of the sink",
     "mapinarrow": "map_arrow(function, schema)",
-    "mapinpandas": "map_arrow(function, schema)",
+    **dict.fromkeys(
+        ("foreach", "trigger", "outputmode", "queryname", "option", "options", "format", "totable"),
+        "write_stream, which has it",
+    ),
     **dict.fromkeys(
         (
             *("withwatermark", "groupby", "agg", "dropduplicates", "dropduplicateswithinwatermark", "distinct"),
             *("transformwithstate", "transformwithstateinpandas", "applyinpandaswithstate", "select", "selectexpr"),
-            *("where", "withcolumn", "withcolumns", "drop", "withcolumnrenamed", "union", "unionbyname"),
+            *("where", "withcolumn", "withcolumns", "drop", "withcolumnrenamed", "union", "unionbyname", "mapinpandas"),
         ),
         "read_stream, whose DataFrames have it, and write_stream",
     ),
@@ -126,10 +110,9 @@ def refuse_foreign_arguments(given: Iterable[str], known: Collection[str]) -> No
     for name in given:
         if name in known:
             continue
+        fix = "It takes available_now; a query of write_stream takes Spark's arguments"
         if name in declared(PipelineOptions):
             fix = "It is an option of Pipeline"
-        else:
-            fix = f"Use {_OF_A_RUN.get(_plain(name), ', '.join(sorted(known)))}"
         raise PipelineError("a run has no argument of this name", field=name, fix=fix)
 
 
