@@ -50,9 +50,9 @@ class Cluster:
         at = {p: found.offset for p, found in self.offsets[group].items()}
         switching.record(switching.next_steps(at))
         limits = switching.restrictions.limits
+        texts = switching.with_standings(at, "")
         self.offsets[group] = {
-            p: OffsetAndMetadata(max(at[p], min(end, limits.get(p, end))), metadata=switching.with_standing(p, ""))
-            for p in at
+            p: OffsetAndMetadata(max(at[p], min(end, limits.get(p, end))), metadata=texts[p]) for p in at
         }
 
     # Of Admin.

@@ -38,14 +38,14 @@ class Stopped(BaseException):
 
 def fails(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
     """Let the commit of state and offsets fail the given time, when the results have been committed already."""
-    commit, calls = TransactionalSink.commit, iter(range(1, 1000))
+    commit, calls = TransactionalSink.commit_batch, iter(range(1, 1000))
 
-    def failing(sink: TransactionalSink, written: None, batch: Any) -> None:
+    def failing(sink: TransactionalSink, written: None, batch: Any) -> Any:
         if next(calls) == at:
             raise error
-        commit(sink, written, batch)
+        return commit(sink, written, batch)
 
-    monkeypatch.setattr(TransactionalSink, "commit", failing)
+    monkeypatch.setattr(TransactionalSink, "commit_batch", failing)
 
 
 @pytest.mark.parametrize(

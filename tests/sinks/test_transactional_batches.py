@@ -90,15 +90,15 @@ def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
     topic, out = topics.create(2, 1000), topics.create(2)
     sink = KafkaSink(topics.bootstrap, out)
     calls: list[int] = []
-    commit = TransactionalSink.commit
+    commit = TransactionalSink.commit_batch
 
-    def failing(bound: TransactionalSink, written: None, batch: Any) -> None:
+    def failing(bound: TransactionalSink, written: None, batch: Any) -> Any:
         calls.append(batch.number)
         if len(calls) == 2:
             raise RuntimeError("the driver breaks between the records and their commit")
-        commit(bound, written, batch)
+        return commit(bound, written, batch)
 
-    monkeypatch.setattr(TransactionalSink, "commit", failing)
+    monkeypatch.setattr(TransactionalSink, "commit_batch", failing)
     with pytest.raises(RuntimeError, match="between"):
         pipeline(spark, topics, group, topic, sink).run(available_now=True)
     half = committed_records(topics, out)

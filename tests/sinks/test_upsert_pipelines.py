@@ -86,15 +86,15 @@ def test_sessions_that_grow_backwards_leave_one_row_each(
     check()
     send(35, 95, 52)
     with monkeypatch.context() as patch:
-        commit = TransactionalSink.commit
+        commit = TransactionalSink.commit_batch
 
         def failing(sink: TransactionalSink, written: None, batch: Any) -> None:
             raise Stopped
 
-        patch.setattr(TransactionalSink, "commit", failing)
+        patch.setattr(TransactionalSink, "commit_batch", failing)
         with pytest.raises(Stopped):
             run("one")
-        assert TransactionalSink.commit is not commit
+        assert TransactionalSink.commit_batch is not commit
     check()
     send(30, 88, 70)
     run("two")

@@ -188,6 +188,15 @@ class FakeRunner:
         ]
         return Outcome(read, rows=len(read))
 
+    def find_stores(self) -> None:
+        pass
+
+    def restore(self, seconds: float) -> bool:
+        return False
+
+    def settle(self) -> None:
+        pass
+
     def cancel(self) -> None:
         self.cancelled = True
 

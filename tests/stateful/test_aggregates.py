@@ -111,7 +111,7 @@ def test_columns_with_aliases_are_results_by_these_names(spark: SparkSession) ->
     [
         (lambda: [F.sum("n")], "'sum(n)' has no alias"),
         (lambda: [F.sum("n").alias("a"), F.max("n").alias("a")], "'max(n) AS a' has the alias of another one, 'a'"),
-        (list, "[] is no dict of results"),
+        (list, "[] is not a dict of results"),
     ],
 )
 def test_columns_without_a_name_of_their_own_are_quoted(spark: SparkSession, given: Any, problem: str) -> None:
@@ -466,7 +466,7 @@ def stored(kind: pa.DataType) -> pa.DataType:
         (lambda: F.expr("sum(n) over ()"), "sum(n) over ()", "map_arrow behind it"),
         (lambda: "sum(*)", "sum(*)", "name a column"),
         (lambda: "avg", "avg", "map_arrow behind it"),
-        (lambda: "sum(n", "sum(n", "is no SQL expression"),
+        (lambda: "sum(n", "sum(n", "is not an SQL expression"),
     ],
 )
 def test_what_is_no_aggregate_is_quoted_with_a_way_out(
@@ -483,5 +483,5 @@ def test_what_is_no_aggregate_is_quoted_with_a_way_out(
     "given", [None, {}, ["count(*)"], [1], "count(*)", {1: "count(*)"}, {"": "count(*)"}, {"n": 3}, {"n": None}]
 )
 def test_what_is_no_dict_of_results_is_shown_with_an_example(given: Any) -> None:
-    with pytest.raises(PipelineError, match=r"aggregates: .* is no .*For example \{'orders': 'count\(\*\)'"):
+    with pytest.raises(PipelineError, match=r"aggregates: .* is not a .*For example \{'orders': 'count\(\*\)'"):
         parse_aggregates(given)

@@ -255,7 +255,7 @@ class App(dict[int, InputBacklog]):
 
     def take(self, partitions: Iterable[TopicPartition]) -> None:
         for backlog in self.values():
-            backlog.took([*partitions])
+            backlog.assigned([*partitions])
 
 
 class World:
@@ -377,7 +377,7 @@ class World:
         for at, span in batch.ranges.items():
             self.committed[at] = span.end
         for backlog in app.values():
-            backlog.ran(times)
+            backlog.sent(times)
             backlog.committed(batch)
 
     def log_changes(self, place: tuple[str, int], changes: pa.Table) -> None:
@@ -773,8 +773,8 @@ def test_sessions_are_those_of_a_plain_computation(seed: int) -> None:
 
 
 def _forgets_moved(patch: pytest.MonkeyPatch) -> None:
-    look = InputBacklog._look
-    patch.setattr(InputBacklog, "_look", lambda self: (look(self), self._behind.clear()))
+    look = InputBacklog._look_up
+    patch.setattr(InputBacklog, "_look_up", lambda self: (look(self), self._behind.clear()))
 
 
 def _ends_before_its_rows(patch: pytest.MonkeyPatch) -> None:
@@ -798,7 +798,7 @@ def _forgets_what_waits(patch: pytest.MonkeyPatch) -> None:
 
 def _owes_nothing(patch: pytest.MonkeyPatch) -> None:
     """What was planned counts as told, and whoever takes partitions tells nothing."""
-    before, took = InputBacklog.before, InputBacklog.took
+    before, took = InputBacklog.before, InputBacklog.assigned
 
     def planned(self: InputBacklog, batch: Batch) -> Any:
         backlog = before(self, batch)
@@ -811,7 +811,7 @@ def _owes_nothing(patch: pytest.MonkeyPatch) -> None:
         self._is_told = is_told
 
     patch.setattr(InputBacklog, "before", planned)
-    patch.setattr(InputBacklog, "took", taken)
+    patch.setattr(InputBacklog, "assigned", taken)
 
 
 def _restores_without_sources(patch: pytest.MonkeyPatch) -> None:

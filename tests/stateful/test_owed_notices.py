@@ -52,7 +52,7 @@ class Group:
         return batch, backlog
 
     def commit(self, batch: Batch, **times: int) -> None:
-        self.backlog.ran({number: times[name] for number, name in ((1, "zero"), (2, "one")) if name in times})
+        self.backlog.sent({number: times[name] for number, name in ((1, "zero"), (2, "one")) if name in times})
         self.backlog.committed(batch)
         self.offsets = {**self.offsets, **batch.next_offsets}
         self.shown = self.offsets
@@ -116,20 +116,20 @@ def test_a_notice_that_was_not_committed_is_due_again(group: Group) -> None:
     for _ in range(3):
         assert group.due() == [ZERO]
         group.plan(zero=0)
-        group.backlog.took([ZERO])  # the batch is aborted, and its positions are looked up again
+        group.backlog.assigned([ZERO])  # the batch is aborted, and its positions are looked up again
     assert group.tell().times == {1: 5, 2: 90}
 
 
 def test_whoever_takes_a_partition_looks_at_once_and_tells(group: Group) -> None:
-    group.backlog.took([BEHIND])
+    group.backlog.assigned([BEHIND])
     assert group.due() == [], "nothing of the input"
-    group.backlog.took([ONE, BEHIND])
+    group.backlog.assigned([ONE, BEHIND])
     backlog = group.tell()
     assert (backlog.is_for_all, backlog.times) == (True, {1: 5})
 
 
 def test_nothing_is_told_while_others_have_more_to_read(group: Group) -> None:
-    group.backlog.took([ZERO])
+    group.backlog.assigned([ZERO])
     group.ends[ONE] += 5
     assert group.due() == []
     group.offsets = {**group.offsets, ONE: 15}

@@ -16,7 +16,7 @@ from roster.client import AuthorizationError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.pipeline.batch import Split
+from roster.pipeline.batch import Batch, Owner, Range, Split
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.state.source_times import DELAY, NOTICE, SOURCE, UNLABELLED, Notice, SourceClock
@@ -182,21 +182,26 @@ class Deletions:
             raise self.error
 
 
+def read_up_to(offsets: Mapping[TopicPartition, int]) -> Batch:
+    """A batch of the records before these offsets."""
+    return Batch(0, Owner("g", 1, "m"), {partition: Range(0, offset) for partition, offset in offsets.items()})
+
+
 def test_records_are_deleted_up_to_committed_offsets_and_not_at_every_batch() -> None:
     deletions = Deletions()
     purge = Purge(["b"], deletions, 30.0, lambda: deletions.at)
     first, second, source = TopicPartition("b", 0), TopicPartition("b", 1), TopicPartition("t", 0)
-    purge.committed({source: 7})
+    purge.committed(read_up_to({source: 7}))
     assert deletions.asked == []
-    purge.committed({first: 5, source: 9})
-    purge.committed({first: 8})
-    purge.committed({first: 9, second: 4})
+    purge.committed(read_up_to({first: 5, source: 9}))
+    purge.committed(read_up_to({first: 8}))
+    purge.committed(read_up_to({first: 9, second: 4}))
     assert deletions.asked == [{first: 5}]
     deletions.at = 30.0
-    purge.committed({source: 12})
+    purge.committed(read_up_to({source: 12}))
     assert deletions.asked[1:] == [{first: 9, second: 4}]
     deletions.at = 60.0
-    purge.committed({source: 13})
+    purge.committed(read_up_to({source: 13}))
     assert len(deletions.asked) == 2, "nothing has been committed since"
 
 
@@ -206,7 +211,7 @@ def test_records_that_cannot_be_deleted_stay_with_one_warning(caplog: pytest.Log
     purge = Purge(["b"], deletions, 30.0, lambda: deletions.at)
     for at in (0.0, 30.0, 60.0):
         deletions.at = at
-        purge.committed({TopicPartition("b", 0): 5})
+        purge.committed(read_up_to({TopicPartition("b", 0): 5}))
     assert len(deletions.asked) == 3
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == ["records of b that are processed stay: grant it DELETE"]

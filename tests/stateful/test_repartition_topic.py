@@ -140,7 +140,7 @@ def declared() -> Operations:
         (lambda it: it.aggregate("a", COUNT, window=SESSIONS).aggregate("a", COUNT, store="b"), "take earlier results"),
         (lambda it: it.repartition([]), "repartition: no key. Name at least one column"),
         (lambda it: it.repartition("a", partitions=0), "partitions: 0 is not possible. Use a number from 1 on"),
-        (lambda it: it.repartition("a b"), "name: 'by-a b' is no part of a topic name"),
+        (lambda it: it.repartition("a b"), "name: 'by-a b' cannot be part of a topic name"),
     ],
 )
 def test_what_cannot_be_declared_is_named(declare: Callable[[Operations], object], message: str) -> None:

@@ -320,7 +320,7 @@ def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("done", [None, 0, 1, 3])
 def test_spark_settles_the_stores_that_the_worker_has_not_come_to(done: int | None) -> None:
-    jobs = [RestoreJob(TaskId(0, n), StoreTarget(at(n), 0, 5, {}, "token")) for n in range(3)]
+    targets = {TaskId(0, n): (StoreTarget(at(n), 0, 5, {}, "token"),) for n in range(3)}
     spark, stores = MagicMock(cores=2), MagicMock(topology=MagicMock(plans=()))
     asked: list[int] = []
 
@@ -330,6 +330,7 @@ def test_spark_settles_the_stores_that_the_worker_has_not_come_to(done: int | No
 
     spark.collect = collect
     batches = StatefulBatches(spark, None, ReaderConfig("b:1", "g"), None, stores, (), MagicMock(), set, set)
+    stores.targets.last.return_value = targets
     worker = None if done is None else [Restored(at(n), 5) for n in range(done)]
-    assert batches.settle(jobs, lambda _: worker)
+    batches.settle(lambda _: worker)
     assert sorted(asked) == list(range(done or 0, 3))

@@ -17,7 +17,7 @@ from roster.state.lmdb_store import LmdbStore
 from roster.state.source_times import DELAY, NOTICE, SOURCE, Notice, labelled, source_of
 from roster.state.store import Position
 from roster.state.windows import Window, WindowedAggregation
-from roster.stateful.source_names import SourceNames
+from roster.stateful.input_backlog import SourceNames
 from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 

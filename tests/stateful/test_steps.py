@@ -111,11 +111,11 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Parsed(COLUMNS, "value", "DROP", ()), "mode: 'DROP' is no mode"),
+        (lambda: Parsed(COLUMNS, "value", "DROP", ()), "mode: 'DROP' is not a mode"),
         (lambda: chained([Parsed(COLUMNS, "valu", "FAILFAST", ())], TEXT), "json_columns: no column 'valu'"),
-        (lambda: chained([Parsed(COLUMNS, "n", "FAILFAST", ())], COLUMNS), "json_columns: column 'n' is no text"),
+        (lambda: chained([Parsed(COLUMNS, "n", "FAILFAST", ())], COLUMNS), "json_columns: column 'n' is not text"),
         (lambda: chained([Parsed(TEXT, "value", "FAILFAST", ("key",))], TEXT), "has a field 'key' too"),
-        (lambda: Filtered("n > 1"), "filter: 'n > 1' is no expression of Arrow"),
+        (lambda: Filtered("n > 1"), "filter: 'n > 1' is not an expression of Arrow"),
         (lambda: chained([Filtered(pc.field("m") > 1)], COLUMNS), "filter: .* does not fit: No match for .*m"),
         (
             lambda: check_keys(("k",), TEXT.names),

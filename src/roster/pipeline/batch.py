@@ -45,6 +45,11 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
+def total(ranges: Mapping[TopicPartition, Range]) -> int:
+    """Return the number of offsets in all ranges."""
+    return sum(end - start for start, end in ranges.values())
+
+
 class Split(NamedTuple):
     """The part of a partition's range that one task reads."""
 
@@ -96,7 +101,7 @@ class Batch:
     @property
     def offsets(self) -> int:
         """Number of offsets in all ranges."""
-        return sum(span.size for span in self.ranges.values())
+        return total(self.ranges)
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:

@@ -27,7 +27,7 @@ class Source:
     request_timeout_ms: int = 30_000
     security: Security = PLAINTEXT
     dead_letters: str | None = None
-    """None: there is no topic for them. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
+    """None: the pipeline has no such topic. "": a sink may leave out rows, by RefusedRowsError. Else why it may not."""
 
 
 class BatchSink(Sink):
@@ -58,11 +58,6 @@ class BatchSink(Sink):
     def most_offsets(self) -> int | None:
         """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
         return None
-
-    @property
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        """Ends of the logs that the last commit wrote to, where they are known."""
-        return {}
 
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
@@ -124,6 +119,11 @@ class BatchSink(Sink):
         `results` has one item a task, or is what a `FrameWriter` returned; it is empty if the job failed.
         """
         raise NotImplementedError
+
+    def commit_batch(self, written: Any, batch: Batch) -> Mapping[TopicPartition, int]:
+        """Do what `commit` does; return the ends of the logs that it wrote to, where they are known."""
+        self.commit(written, batch)
+        return {}
 
     def abort(self, written: Any, batch: Batch) -> None:
         """Drop the results of a batch that is not committed; `written` is None if `write` raised."""

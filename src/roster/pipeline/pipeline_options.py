@@ -151,7 +151,7 @@ class PipelineOptions:
         bool,
         Option(
             help="keep the state up to date and write no results until "
-            "[`roster groups switch`](../state/blue-and-green.md) has this group write; of no effect from then on"
+            "[`roster groups switch`](../state/blue-and-green.md) has this group write; without effect from then on"
         ),
     ] = False
     state: Annotated[

@@ -176,11 +176,6 @@ class KafkaSink(BatchSink):
         """The argument `keep_timestamps`."""
         return "timestamp" in self._columns
 
-    @property
-    @override
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        return {} if self._transactions is None else self._transactions.log_ends
-
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
         """Write records for these partitions too, in the same transactions; rows are records with a topic from now on.
 

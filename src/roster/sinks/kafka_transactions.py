@@ -72,8 +72,6 @@ class KafkaTransactions:
         self._begun: tuple[ProducerIdentity, float] | None = None
         """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
         self._written: Mapping[tuple[str, int], int | None] = {}
-        self.log_ends: Mapping[TopicPartition, int] = {}
-        """Ends of the logs that the last transaction wrote to from the driver, once it is committed."""
         self._aborted = 0
         self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
 
@@ -177,7 +175,7 @@ class KafkaTransactions:
 
     def begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
         """Begin a transaction that may write to these partitions. Raises as `write` does."""
-        self._written, self.log_ends = {}, {}
+        self._written = {}
         begun, self._begun = self._begun, None
         try:
             if begun is None or time.monotonic() > begun[1] + _LONGEST_BEGUN:
@@ -196,17 +194,18 @@ class KafkaTransactions:
         self._producer.send_offsets(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
         self._begun = identity, time.monotonic()
 
-    def commit(self, batch: Batch) -> None:
-        """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
+    def commit(self, batch: Batch) -> dict[TopicPartition, int]:
+        """Commit records and offsets; return the ends of the logs that the driver wrote to.
+
+        Raises SinkFencedError if neither counts, ClientError if that is unknown.
+        """
         try:
             self._producer.commit(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
         except (TransactionAbortedError, CommitFenced) as error:
             raise self.lost(error) from error
         self._is_open, self._begun, self._aborted = False, None, 0
         # Behind its records each log gets the transaction's marker.
-        self.log_ends = {
-            TopicPartition(*partition): end + 1 for partition, end in self._written.items() if end is not None
-        }
+        return {TopicPartition(*partition): end + 1 for partition, end in self._written.items() if end is not None}
 
     def abort(self) -> None:
         """Abort an open transaction, which fences everything that still writes under its epoch."""
@@ -263,11 +262,6 @@ class TransactionalSink(BatchSink):
     def most_offsets(self) -> int:
         return self._transactions.most_offsets
 
-    @property
-    @override
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        return self._transactions.log_ends
-
     @override
     def check(self, schema: StructType) -> None:
         self._sink.check(schema)
@@ -313,8 +307,8 @@ class TransactionalSink(BatchSink):
         self._transactions.begin_with_offsets(batch)
 
     @override
-    def commit(self, written: None, batch: Batch) -> None:
-        self._transactions.commit(batch)
+    def commit_batch(self, written: None, batch: Batch) -> Mapping[TopicPartition, int]:
+        return self._transactions.commit(batch)
 
     @override
     def abort(self, written: None, batch: Batch) -> None:

@@ -46,14 +46,16 @@ def parse_aggregates(given: Aggregates) -> dict[str, Aggregate]:
 
 
 def _named(given: Aggregates) -> dict[str, str | Column]:
-    """Return the aggregates by name. Raises PipelineError for what has no names."""
+    """Return the aggregates by name. Raises PipelineError for anything else."""
     if isinstance(given, Mapping) and given:
-        for name, each in given.items():
-            if not isinstance(name, str) or not name or not isinstance(each, str | Column):
-                raise PipelineError(f"{name!r}: {each!r} is no name and its aggregate", field=_FIELD, fix=_EXAMPLE)
+        for name, aggregate in given.items():
+            if not isinstance(name, str) or not name or not isinstance(aggregate, str | Column):
+                raise PipelineError(
+                    f"{name!r}: {aggregate!r} is not a name and its aggregate", field=_FIELD, fix=_EXAMPLE
+                )
         return dict(given)
     if not isinstance(given, list | tuple) or not given or not all(isinstance(column, Column) for column in given):
-        raise PipelineError(f"{given!r} is no dict of results", field=_FIELD, fix=_EXAMPLE)
+        raise PipelineError(f"{given!r} is not a dict of results", field=_FIELD, fix=_EXAMPLE)
     by_alias: dict[str, str | Column] = {}
     for column in given:
         alias = alias_of(column)

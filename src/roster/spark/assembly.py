@@ -36,12 +36,11 @@ from roster.sinks.tasks.encoded_values import AS_JSON, OwnRecords
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import FramedRunner
 from roster.spark.jobs.preferred_locations import Cluster
-from roster.spark.jobs.runner import BatchWork, ReadBatches, SparkRunner
+from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.joined_batches import TableJoins, joined_source
-from roster.spark.queries.pages import Served
-from roster.spark.queries.served_stores import served_stores
-from roster.spark.stateful_batches import BetweenStatefulBatches, StatefulBatches
+from roster.spark.queries.pages import Served, served_stores
+from roster.spark.stateful_batches import StatefulBatches
 from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps
 from roster.spark.steps import BySpark, chained
 from roster.state.definition import Definition
@@ -113,7 +112,7 @@ def state_definitions(options: Options, declared: Declared) -> dict[str, Definit
     _check_repartitioned(declared)
     _, columns = chained(declared.first.before, as_struct(config.schema))
     plans = subtopology_plans(options, declared, columns, as_struct(config.schema)) if declared.operators else ()
-    return {name: each for plan in plans for name, each in plan.definitions.items()}
+    return {name: definition for plan in plans for name, definition in plan.definitions.items()}
 
 
 def _stateful(
@@ -170,7 +169,7 @@ def _stateful(
             opened.pop_all(),
             stores.member,
             served_stores(jobs, cluster, stores),
-            BetweenStatefulBatches(batches, stores, clean, runner.run_small),
+            stores,
             switching,
             stores.refusal,
         )
@@ -237,8 +236,7 @@ def _stateless(
     if declared.transform is None:
         sink.check(joined)
     with contextlib.ExitStack() as opened:
-        work: BatchWork = ReadBatches(jobs, config, function)
-        between, membership = BetweenBatches(), group_member
+        work, between, membership = ReadBatches(jobs, config, function), BetweenBatches(), group_member
         if tables:
             check_assignors(options)
             _check_state_dir(jobs.spark, options)
@@ -248,10 +246,9 @@ def _stateless(
             )
             opened.callback(stores.close)
             joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
-            work = batches = StatefulBatches(
-                jobs, cluster, config, function, stores, joins, clean, frozenset, lambda _: (), JoinTask
-            )
-            between, membership = BetweenStatefulBatches(batches, stores, clean), stores.member
+            parts = jobs, cluster, config, function, stores, joins, clean
+            work = StatefulBatches(*parts, frozenset, lambda _: (), JoinTask)
+            between, membership = stores, stores.member
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
         admin = opened.enter_context(

@@ -64,13 +64,13 @@ _SYNONYMS = {
 def parsed(column: Column | str) -> Any:
     """Return Spark's parsed expression, a Java object, of a column or of SQL text, without its alias.
 
-    Raises StateError for text that is no expression.
+    Raises StateError for text that is not an expression.
     """
     try:
         converter = _converter()
         node = converter.apply(_tree(expr(column) if isinstance(column, str) else column))
     except ParseException as error:
-        raise StateError(f"{column!r} is no SQL expression: {str(error).strip().splitlines()[0]}") from None
+        raise StateError(f"{column!r} is not an SQL expression: {str(error).strip().splitlines()[0]}") from None
     while class_of(node) == "Alias":
         node = node.child()
     return node
@@ -90,7 +90,7 @@ def _converter() -> Any:
     """Return Spark's converter of columns to expressions. Raises StateError without a session of Spark Classic."""
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
-        raise StateError("there is no Spark session, which parses expressions; start one before")
+        raise StateError("Spark parses expressions, and has no session yet; start one before")
     return getattr(getattr(context._jvm.org.apache.spark.sql.classic, "ColumnNodeToExpressionConverter$"), "MODULE$")
 
 

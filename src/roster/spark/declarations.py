@@ -54,7 +54,7 @@ class DeclaredSubtopology:
 
 @dataclass
 class Declared:
-    """The sub-topologies from source to sink, or a transform if there are no stateful operators."""
+    """The sub-topologies from source to sink, or a transform without stateful operators."""
 
     subtopologies: list[DeclaredSubtopology] = field(default_factory=lambda: [DeclaredSubtopology()])
     transform: Callable[[DataFrame], DataFrame] | None = None
@@ -100,7 +100,7 @@ class Declared:
         before = self.operators[-1].stateful if self.operators else None
         if before is not None and before.has_updates and not stateful.takes_updates:
             raise PipelineError(
-                "the aggregate before it sends running updates, of which each would count as a row of its own",
+                "the aggregate before it sends running updates, and each would count as a row of its own",
                 field=method,
                 fix="Use results='final' with a window there, or take the updates with transform_with_state",
             )

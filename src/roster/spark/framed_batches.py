@@ -25,8 +25,8 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.pipeline.batch import Batch, Owner
-from roster.pipeline.batch_sink import BatchSink, Source
+from roster.pipeline.batch import Batch
+from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
@@ -52,7 +52,7 @@ from roster.spark.jobs.runner import SparkRunner, Splits
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.stateful_batches import StatefulBatches
 from roster.stateful.stores import Stores
-from roster.stateful.table_sink import TableStateSink
+from roster.stateful.table_sink import TableStateSink, TwoSinks
 from roster.stateful.tasks.outgoing import ROWS, Outgoing, Sent, is_record
 from roster.stateful.tasks.subtopology import SubtopologyPlan
 from roster.stateful.tasks.task import StatefulTask
@@ -154,15 +154,15 @@ class FramedRunner(SparkRunner):
         work = self._grouped(tasks)
         work.reading.framed = sent = self._jobs.context.accumulator({}, ByTask())
         columns, by_themselves = arrow_schema(self._columns), StagedTask(work.reading)
-        for made in self._stages(work, lambda read: FramedTask(read, columns), self._columns):
-            self._keep(made)
+        for stage in self._stages(work, lambda read: FramedTask(read, columns), self._columns):
+            self._keep(stage)
         if work.single:
             numbers = [self._batches.topology.task_of(split).subtopology for (split,) in work.single]
             single: Any = FramedTask(by_themselves, columns, numbers)
             self._keep(self._ids(len(work.packed), len(work.single)).mapInArrow(single, self._columns))
-            made = self._kept[-1]
+            results = self._kept[-1]
             for number in self._frames.between:
-                self._keep(self._sent_on(made, number, numbers, work.single, sent.value))
+                self._keep(self._sent_on(results, number, numbers, work.single, sent.value))
         return functools.reduce(DataFrame.union, self._kept)
 
     @override
@@ -221,7 +221,7 @@ class FramedRunner(SparkRunner):
         config, ids = self._batches.config, self._ids(first, count)
         read: Any = ReadTask(config, work.alone, None, self._counted)
         rows = branch.make(ids.mapInArrow(read, config.schema))
-        if not _has_partitions(rows, count):  # Spark sees that there is no row
+        if not _has_partitions(rows, count):  # Spark sees that no row is left
             task: Any = then(StagedTask(work.reading, is_empty=True))
             return ids.mapInArrow(task, columns)
         task = then(StagedTask(work.reading, first))
@@ -366,8 +366,8 @@ def _result(batch: pa.RecordBatch, columns: pa.Schema, column: str) -> pa.Record
     """Return results with these columns, in one of them."""
     fields = list(columns.field(column).type)
     rows = conformed(batch, pa.schema(fields))
-    made = pa.StructArray.from_arrays(rows.columns, fields=fields)
-    arrays = [made if each.name == column else pa.nulls(rows.num_rows, each.type) for each in columns]
+    results = pa.StructArray.from_arrays(rows.columns, fields=fields)
+    arrays = [results if field.name == column else pa.nulls(rows.num_rows, field.type) for field in columns]
     return pa.RecordBatch.from_arrays(arrays, columns.names)
 
 
@@ -417,35 +417,13 @@ class FramedTableSink(TableStateSink):
         _sent(self._records, records, batch)
 
 
-class FramedSink(BatchSink):
+class FramedSink(TwoSinks):
     """Results of Spark's to Kafka, in one transaction with the records, or at least once to any sink."""
 
-    commits_offsets = True
-
     def __init__(self, frames: Frames, results: BatchSink, kafka: KafkaSink) -> None:
-        self._frames, self._results, self._kafka = frames, results, kafka
-        self._topic = kafka.topic
-        self._is_one = results is kafka
-        self._records: BatchSink = kafka
+        super().__init__(results, kafka)
+        self._frames, self._topic, self._is_one = frames, kafka.topic, results is kafka
         self._written: object = None
-
-    @override
-    def bind(self, source: Source) -> BatchSink:
-        self._records = self._kafka.bind(source)
-        return self
-
-    @property
-    @override
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        return self._records.log_ends
-
-    @override
-    def take_over(self, partitions: Sequence[TopicPartition], owner: Owner) -> None:  # type: ignore[override]
-        self._records.take_over(partitions, owner)
-
-    @override
-    def offset_metadata(self, owner: Owner) -> str:
-        return self._records.offset_metadata(owner)
 
     @override
     def warm_up(self, df: DataFrame) -> None:
@@ -471,17 +449,13 @@ class FramedSink(BatchSink):
         return rows.select(columns)
 
     @override
-    def commit(self, written: object, batch: Batch) -> None:
+    def commit_batch(self, written: object, batch: Batch) -> Mapping[TopicPartition, int]:
         if not self._is_one:
             self._results.commit(self._written, batch)
-        self._records.commit(None, batch)
+        return self._records.commit_batch(None, batch)
 
     @override
     def abort(self, written: object, batch: Batch) -> None:
         if not self._is_one:
             self._results.abort(self._written, batch)
         self._records.abort(None, batch)
-
-    @override
-    def check_target(self) -> None:
-        self._kafka.check_target()

@@ -92,7 +92,7 @@ def history_tables(spark: SparkSession, place: str, to: str) -> dict[str, DataFr
             has; the DataFrames read it.
 
     Raises:
-        HistoryError: there is no history in the folder, or there is one in `to`.
+        HistoryError: the folder has no history, or `to` has one.
 
     """
     folder = Path(to).absolute()
@@ -144,7 +144,7 @@ def replay_history(spark: SparkSession, place: str, assignors: Sequence[str | As
         assignors: names, or assignors that executors can import.
 
     Raises:
-        HistoryError: there is no history in the folder.
+        HistoryError: the folder has no history.
         ValueError: an unknown assignor.
 
     """

@@ -1,4 +1,4 @@
-"""The HTTP server of a pipeline: a page on its group, is it alive, is it ready, and what is in its stores."""
+"""The HTTP server of a pipeline: a page on its group, probes of health and readiness, and queries of its stores."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Tables:
 
     @classmethod
     def open(cls, options: Options, table: str, sources: Any) -> Tables:
-        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError.
+        """Check that the table has as many partitions as the source. Raises PipelineError and ClientError.
 
         sources: topics of the rows to join; there must be exactly one.
         """

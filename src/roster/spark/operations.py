@@ -88,7 +88,7 @@ class Operations:
             column: where the objects are, as text or bytes.
             mode: "PERMISSIVE" for nulls in place of values that do not fit, "FAILFAST" for an error, as of a
                 `map_arrow` function: with `dead_letter_topic` the record goes there, and the run continues.
-            keep: columns that stay beside those of the schema, such as "key" and "timestamp".
+            keep: columns that stay beside the fields of the schema, such as "key" and "timestamp".
 
         Raises:
             PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing.
@@ -125,7 +125,7 @@ class Operations:
             column: where the values are.
             mode: "PERMISSIVE" for a row of nulls in place of a value that cannot be read, "FAILFAST" for an error: with
                 `dead_letter_topic` the record goes there, and the run continues.
-            keep: columns that stay beside those of the schema, such as "key" and "timestamp".
+            keep: columns that stay beside the fields of the schema, such as "key" and "timestamp".
 
         Raises:
             PipelineError: an argument is wrong; at the start, a schema is invalid, or columns are missing, or the

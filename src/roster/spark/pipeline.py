@@ -244,7 +244,7 @@ class Pipeline(Operations):
         Raises PipelineError if options and operators contradict each other.
         """
         definitions = state_definitions(self._options, self._declared)
-        return {name: each.described() for name, each in definitions.items()}
+        return {name: definition.described() for name, definition in definitions.items()}
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.
@@ -339,7 +339,7 @@ class Pipeline(Operations):
         )
         if assembly is None:
             return
-        options, self._views = assembly.options, {each.name: each.view for each in assembly.served}
+        options, self._views = assembly.options, {store.name: store.view for store in assembly.served}
         membership = self._membership or assembly.membership
         parts = assembly.between_batches, assembly.switching
         with contextlib.ExitStack() as stack:

@@ -83,7 +83,7 @@ class AvroParsed:
             return with_aliases(named, parse(self.schema or ""))
         if self.subject is not None and (version := self._latest_if_any()) is not None:
             self.kept[-1].add(version)
-            with suppress(SchemaError):  # one that is not read may be what has no columns
+            with suppress(SchemaError):  # this schema may not be a record
                 named = with_aliases(named, known.avro(version.id))
         self.kept[-1].named = named
         for key in known.writers:

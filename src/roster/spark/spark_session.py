@@ -102,7 +102,7 @@ def _load() -> None:
 
 
 def _start_worker(settings: dict[str, str]) -> None:
-    importlib.import_module("roster.spark.jobs.local_workers").start_early(settings)
+    importlib.import_module("roster.spark.jobs.workers").start_early(settings)
 
 
 def _settings(java: str, wanted: dict[str, str]) -> dict[str, str]:

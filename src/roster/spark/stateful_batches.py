@@ -1,4 +1,4 @@
-"""Batches whose tasks have stores: what is prepared, what the tasks do, what is noted afterwards and between them."""
+"""Batches whose tasks have stores: preparation, what the tasks do, what is recorded, and work between two batches."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing_extensions import override
 from roster.client import ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.pipeline.batch import Batch, Restoring, StoreProgress
-from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
+from roster.pipeline.batch import Batch, StoreProgress
+from roster.pipeline.driver.runner_protocol import Outcome
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.pipeline.tasks.accumulators import ByAttempt, ByTask
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.records.produce import WriteError
 from roster.spark.jobs.preferred_locations import Cluster
-from roster.spark.jobs.runner import Counted, Failed, Splits
+from roster.spark.jobs.runner import Counted, Failed, ReadBatches, RunSmall, Splits
 from roster.spark.jobs.small_batches import CancelledError
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.joined_batches import TableJoins
@@ -52,11 +52,10 @@ _SETTLING = 10.0
 left; a store without them reads its changelog later."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
-RunSmall = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
 StoresOfTasks = dict[TaskId, tuple[StoreProgress, ...]]
 
 
-class StatefulBatches:
+class StatefulBatches(ReadBatches):
     """Batches whose tasks have stores."""
 
     whole_partitions = True
@@ -81,8 +80,8 @@ class StatefulBatches:
 
         Raises PipelineError if the group's state has another definition.
         """
-        self._jobs, self._cluster, self._config, self._function = jobs, cluster, config, function
-        self._stores, self._joins, self._clean, self._replayed = stores, joins, clean, replayed
+        super().__init__(jobs, config, function)
+        self._cluster, self._stores, self._joins, self._clean, self._replayed = cluster, stores, joins, clean, replayed
         self._paused, self._task = paused, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self._topology, self._copies = stores.topology, stores.copies
@@ -99,6 +98,7 @@ class StatefulBatches:
         self._restore_jobs = RestoreJobs(done=self._restored, found=self._found)
         jobs.when_cancelled(stores.targets.cancel)
 
+    @override
     def warm_up(self, run: Callable[[], None]) -> None:
         """Load what a batch needs, and find the stores on the executors' hosts."""
         found_stores = None if self._cluster is None else self._found
@@ -107,12 +107,14 @@ class StatefulBatches:
         if found_stores is not None:
             self._copies.found(found_stores.value)
 
+    @override
     def find_stores(self) -> None:
         """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
         check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
         if self._cluster is None:
             self._copies.found(found_here(self._topology.places_by_log))
 
+    @override
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
         self._clean()
@@ -163,7 +165,7 @@ class StatefulBatches:
         runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
         self._stores.ran(batch, runs, self._sent.value)
         last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
-        self._seen = {task: each for task, each in self._seen.items() if task in self._copies.active()} | last
+        self._seen = {task: stores for task, stores in self._seen.items() if task in self._copies.active()} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
         return replace(summed(outcome, last, self._copies), stores=stores, tokens=tokens)
 
@@ -203,6 +205,7 @@ class StatefulBatches:
         fix = "Use another group, or `roster state reset` to begin without state"
         return PipelineError(error.problem, field="group", fix=fix)
 
+    @override
     def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> StatefulTask:
         """Return what reads the tasks' splits and processes them with their stores."""
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
@@ -225,6 +228,7 @@ class StatefulBatches:
         """How records are read."""
         return self._config
 
+    @override
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks, on the hosts of their stores if possible."""
         if self._cluster is None:
@@ -249,17 +253,33 @@ class StatefulBatches:
             for number, splits in enumerate(tasks)
         ]
 
-    def settle(self, jobs: Sequence[RestoreJob], run_small: RunSmall) -> bool:
+    @override
+    def settle(self, run_small: RunSmall) -> None:
+        try:
+            targets = self._stores.targets.last(self._copies.active())
+            jobs = [RestoreJob(task, target) for task, of_task in targets.items() for target in of_task]
+            if jobs and self._settled(jobs, run_small):
+                self._clean()
+        except (CancelledError, ClientError, PipelineError) as error:
+            log.warning("%s", error)
+
+    def _settled(self, jobs: Sequence[RestoreJob], run_small: RunSmall) -> bool:
         """Have the stores take the last batch's changes; return False if that failed."""
         self._restore_jobs = RestoreJobs([list(jobs)], _SETTLING)
         task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
         done = run_small(task.restore_lanes) or []
         self._copies.done(done)
-        seen = {restored.changelog for restored in done}
-        left = [job for job in jobs if job.changelog not in seen]
-        return not left or self.restore(left, _SETTLING)
+        settled = {restored.changelog for restored in done}
+        left = [job for job in jobs if job.changelog not in settled]
+        return not left or self._restored_by_spark(left, _SETTLING)
 
-    def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
+    @override
+    def restore(self, seconds: float) -> bool:
+        self._clean()
+        jobs, seconds = self._copies.between_batches(seconds)
+        return bool(jobs) and self._restored_by_spark(jobs, seconds)
+
+    def _restored_by_spark(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
         """Restore copies in a Spark job without a batch; return False if that failed."""
         lanes = deal(jobs, 0, self._jobs.cores)
         self._restore_jobs = RestoreJobs(lanes, seconds, ran=self._noting())
@@ -272,74 +292,6 @@ class StatefulBatches:
                 return False
         self._copies.done(done)
         return True
-
-
-class BetweenStatefulBatches(BetweenBatches):
-    """Restores copies and cleans up, and says which partitions wait for their store or run without records."""
-
-    def __init__(
-        self, batches: StatefulBatches, stores: Stores, clean: Cleaning, run_small: RunSmall = lambda _: None
-    ) -> None:
-        """run_small: runs a task without a Spark job, if that is possible; returns None if it is not."""
-        self._batches, self._stores, self._clean, self._run_small = batches, stores, clean, run_small
-
-    @override
-    def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self._stores.assigned(partitions)
-
-    @override
-    def old_members(self) -> int:
-        return self._stores.old_members()
-
-    @override
-    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return self._stores.copies.held(partitions)
-
-    @override
-    def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        return {partition: min(end, self._stores.ends.get(partition, end)) for partition, end in ends.items()}
-
-    @override
-    def find_stores(self) -> None:
-        self._batches.find_stores()
-
-    @override
-    def due(
-        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
-    ) -> frozenset[TopicPartition]:
-        return self._stores.due(partitions, behind, once=once)
-
-    @override
-    def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
-        self._stores.committed(outcome.tokens, batch, log_ends)
-
-    @override
-    def aborted(self, batch: Batch) -> None:
-        self._stores.aborted(batch)
-
-    @override
-    def restore(self, seconds: float) -> bool:
-        self._clean()
-        jobs, seconds = self._stores.copies.between_batches(seconds)
-        return bool(jobs) and self._batches.restore(jobs, seconds)
-
-    @override
-    def settle(self) -> None:
-        try:
-            targets = self._stores.targets.last(self._stores.copies.active())
-            jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
-            if jobs and self._batches.settle(jobs, self._run_small):
-                self._clean()
-        except (CancelledError, ClientError, PipelineError) as error:
-            log.warning("%s", error)
-
-    @override
-    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self._stores.log_ends(partitions)
-
-    @override
-    def restoring(self) -> Mapping[str, Restoring]:
-        return self._stores.copies.restoring()
 
 
 def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:

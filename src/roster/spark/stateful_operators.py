@@ -121,9 +121,9 @@ class Stateful:
     is_by_key: bool = False
     """True if a batch's results are not in the order of its input rows."""
     migrate: Migrate = None
-    """How results come from those of the state's earlier definition."""
+    """How results come from the results of the state's earlier definition."""
     sides: tuple[Sequence[str], ...] = ()
-    """Of a join whose rows of both sides come together: names of the sources of each."""
+    """The source names of each side of a join that gets the rows of both together."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Repartition:
             raise PipelineError(f"{partitions!r} is not possible", field="partitions", fix="Use a number from 1 on")
         name = name if name is not None else f"by-{'-'.join(columns)}"
         if not is_legal_name(name):
-            raise PipelineError(f"{name!r} is no part of a topic name", field="name", fix=f"Use {NAME_RULE}")
+            raise PipelineError(f"{name!r} cannot be part of a topic name", field="name", fix=f"Use {NAME_RULE}")
         return cls(columns, name, partitions)
 
 
@@ -218,7 +218,7 @@ def check_functions(migrate: object, parts: Sequence[str]) -> None:
 def _check_said(migrate: object, names: Sequence[str], fits: Callable[[object], bool], example: str) -> None:
     problem = ""
     if not isinstance(migrate, Mapping | None):
-        problem = f"{migrate!r} is no dict"
+        problem = f"{migrate!r} is not a dict"
     elif wrong := [name for name, each in (migrate or {}).items() if not (each is None or fits(each))]:
         problem = f"{wrong[0]!r}: {(migrate or {})[wrong[0]]!r} is not possible"
     elif unknown := [name for name in migrate or () if name not in names]:
@@ -263,7 +263,7 @@ def stream_join(
 
 
 def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
-    """Return the operator with the steps applied to its results; `columns` are those of its input rows.
+    """Return the operator with the steps applied to its results; `columns`: of its input rows.
 
     store: names the operator in errors. Raises PipelineError for steps that do not fit.
     """

@@ -87,9 +87,9 @@ def checked_fields(struct: StructType) -> pa.Schema:
 
 
 def check_mode(mode: str) -> None:
-    """Raise PipelineError for a mode that is none."""
+    """Raise PipelineError for an unknown mode."""
     if mode not in (PERMISSIVE, FAILFAST):
-        raise PipelineError(f"{mode!r} is no mode", field="mode", fix="Use 'PERMISSIVE' or 'FAILFAST'")
+        raise PipelineError(f"{mode!r} is not a mode", field="mode", fix="Use 'PERMISSIVE' or 'FAILFAST'")
 
 
 def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence[str], names: str) -> StructType:
@@ -104,7 +104,7 @@ def with_kept(struct: StructType, given: StructType, column: str, keep: Sequence
             f"the schema has a field {twice[0]!r} too", field=names, fix="Leave it out of keep, or of the schema"
         )
     if given[column].dataType.typeName() not in ("binary", "string"):
-        raise PipelineError(f"column {column!r} is no text", field=names, fix="Name one of text or bytes")
+        raise PipelineError(f"column {column!r} is not text", field=names, fix="Name one of text or bytes")
     fields = (StructField(child.name, child.dataType, metadata=child.metadata) for child in struct)
     return StructType([*fields, *(given[name] for name in keep)])
 
@@ -118,7 +118,7 @@ class Filtered:
     def __post_init__(self) -> None:
         if not isinstance(self.condition, pc.Expression):
             raise PipelineError(
-                f"{self.condition!r} is no expression of Arrow", field="filter", fix="For example pc.field('n') > 0"
+                f"{self.condition!r} is not an expression of Arrow", field="filter", fix="For example pc.field('n') > 0"
             )
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:

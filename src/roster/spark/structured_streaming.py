@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _KAFKA_SOURCES = ("KafkaV2[", "KafkaSourceV1[", "KafkaSource[")
 """How the descriptions of Spark's Kafka sources begin."""
 _REPEAT = 3600.0
-"""Seconds after which unchanged offsets are committed again: a cluster forgets those of an empty group in the end."""
+"""Seconds after which unchanged offsets are committed again: a cluster forgets the offsets of an empty group."""
 _RETRY = 10.0  # seconds between two attempts at a commit that failed
 _LOOK = 0.5  # seconds between two looks at a query that has finished no batch yet
 
@@ -55,7 +55,7 @@ class ProgressCommitter(StreamingQueryListener):
         self._changed = threading.Condition()
         self._queries = {str(query.id): query for query in queries}
         self._undecided, self._ended = set(self._queries), set[str]()
-        """Queries of which no batch has been seen, and those that have ended."""
+        """Queries without a batch so far, and queries that have ended."""
         self._followed: str | None = None
         self._has_news, self._closing = True, False
         self._newest: dict[TopicPartition, int] = {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
@@ -28,8 +30,8 @@ class TaskRun(NamedTuple):
     is_notice: bool = False
 
 
-class DueTasks(Protocol):
-    """A reason for tasks to run without records; for the pipeline's thread."""
+class DueTasks:
+    """A reason for tasks to run without records; as it is here, there is none. For the pipeline's thread."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record tasks that run here from now on."""
@@ -39,17 +41,22 @@ class DueTasks(Protocol):
     ) -> Collection[TopicPartition]:
         """Return the partitions among these, all that are owned, whose tasks must run now.
 
-        behind: partitions with records to read. once: the run ends at the log ends, and waits for nothing.
+        behind: partitions with records to read. once: the run ends at the log ends, and waits for nothing. Raises
+        ClientError.
         """
+        return ()
 
     def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:
         """Record what a batch's tasks did."""
+
+    def committed(self, batch: Batch) -> None:
+        """Record that a batch is committed."""
 
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed."""
 
 
-class Timers:
+class Timers(DueTasks):
     """Each task's next processing-time timer, as of its last batch."""
 
     def __init__(
@@ -61,15 +68,15 @@ class Timers:
         """Tasks that must run once to report their state's timers."""
         self._due_times: dict[TaskId, float] = {}
 
+    @override
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Record tasks that run here from now on."""
         tasks = [task for task in self._changelogs.tasks_of(partitions) if task.subtopology in self._subtopologies]
         self._unknown.update(tasks)
         for task in tasks:
             self._due_times.pop(task, None)
 
+    @override
     def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:
-        """Record when the next timer of each task is due."""
         now = self._now()
         self._unknown.difference_update(tasks)
         for task, run in tasks.items():
@@ -77,6 +84,7 @@ class Timers:
             if run.seconds_to_timer is not None and task.subtopology in self._subtopologies:
                 self._due_times[task] = now + run.seconds_to_timer
 
+    @override
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> Collection[TopicPartition]:
@@ -85,9 +93,6 @@ class Timers:
         if not once:
             due.update(task for task, due_time in self._due_times.items() if due_time <= now)
         return [p for p in partitions if not due.isdisjoint(self._changelogs.tasks_of([p]))]
-
-    def aborted(self, batch: Batch) -> None:
-        """Nothing to do: the timers of the batch before stay."""
 
 
 class _Input(NamedTuple):
@@ -107,7 +112,7 @@ class _Quiet:
     times: Times = field(default_factory=list)
 
 
-class Idleness:
+class Idleness(DueTasks):
     """The inputs of one application's tasks that have no records.
 
     After `after` seconds without records a task runs once without input, and again every `after` seconds until its
@@ -131,16 +136,18 @@ class Idleness:
         self._given: dict[_Input, Times] = {}
         self._asked = 0.0
 
+    @override
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Record tasks that run here from now on."""
         for task in self._changelogs.tasks_of(partitions):
             for source in self._inputs(task):
                 self._has_records(source, [])
 
+    @override
     def aborted(self, batch: Batch) -> None:
         """Wait anew for the inputs of its tasks."""
         self.assigned(batch.ranges)
 
+    @override
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> Collection[TopicPartition]:
@@ -194,8 +201,8 @@ class Idleness:
             for task in {source.task for source in times_of}
         }
 
+    @override
     def ran(self, batch: Batch, tasks: Mapping[TaskId, TaskRun]) -> None:
-        """Record what a batch's tasks did."""
         read = self._read_in(batch) - {_Input(task) for task, run in tasks.items() if run.is_notice}
         for task, run in tasks.items():
             inputs = self._inputs(task)

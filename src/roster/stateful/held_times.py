@@ -49,11 +49,11 @@ def held_times(
                 entries[TopicPartition(row["topic"], row["partition"])] = row["value"]
         left -= entries.keys()
     names = {source_of(*partition): str(partition) for partition in sources}
-    held = []
+    held_tasks = []
     for log, entry in sorted(entries.items()):
         known = Known.decode(entry)
         if (source := known.ended.get(HELD, UNLABELLED)) > UNLABELLED:
             furthest = max(time for label, time in known.times.items() if label > UNLABELLED)
             behind_ms = (furthest - known.times[HELD]) // 1000
-            held.append(HeldTime(*log, names.get(source, "an unknown partition"), behind_ms))
-    return held
+            held_tasks.append(HeldTime(*log, names.get(source, "an unknown partition"), behind_ms))
+    return held_tasks

@@ -4,12 +4,58 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from roster.client import Admin
+from typing_extensions import override
+
+from roster.client import Admin, ClientError
 from roster.model import TopicPartition
-from roster.pipeline.batch import Batch
+from roster.model.tasks import TaskId
+from roster.pipeline.batch import Batch, StoreProgress
+from roster.state.source_times import source_of
+from roster.stateful.due_tasks import DueTasks
 from roster.stateful.tasks.outgoing import Backlog
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+
+
+class SourceNames:
+    """Names sources in the progress of stores; for the pipeline's thread."""
+
+    def __init__(self, admin: Admin, topics: Collection[str]) -> None:
+        """topics: of the group's input."""
+        self._admin, self._topics = admin, topics
+        self._names: dict[str, str] = {}
+
+    def named(self, progress: StoreProgress, plan: SubtopologyPlan, task: TaskId, node: OperatorNode) -> StoreProgress:
+        """Return a task's progress with names of partitions."""
+        if progress.held_by is not None:
+            name = "" if progress.held_by == "0" else self._name(progress.held_by)
+            progress = progress._replace(held_by=name)
+        other = None if node.other is None else node.other.topic
+        own = [topic for topic in plan.subtopology.sources if topic != other]
+        rows = Counter[str]()
+        for number, count in progress.late_sources.items():
+            topics = own if number == "0" else [] if other is None else [other]
+            names = [str(TopicPartition(topic, task.partition)) for topic in topics]
+            rows[",".join(names) if number in ("0", "-1") else self._name(number)] += count
+        return progress._replace(late_sources=dict(rows))
+
+    def _name(self, number: str) -> str:
+        if number not in self._names:
+            self._look_up_names()
+        return self._names.setdefault(number, "an unknown partition")
+
+    def _look_up_names(self) -> None:
+        for topic in self._topics:
+            try:
+                partitions = self._admin.describe_topic(topic).partitions
+            except ClientError:
+                continue
+            for description in partitions:
+                partition = TopicPartition(topic, description.partition)
+                self._names[str(source_of(*partition))] = str(partition)
+
 
 _APART = 1.0
 """Seconds between two looks, and two notices to partitions without rows, while nothing is left to read."""
@@ -17,11 +63,11 @@ _FEW = 100
 """Offsets of a batch that does not look in between; event time is thought to go on by little."""
 
 
-class InputBacklog:
+class InputBacklog(DueTasks):
     """Looks at all partitions of a sub-topology's input, whoever owns them; for the pipeline's thread.
 
     A partition has been read to its end if the group's offset is not below a log end that was asked for earlier. So
-    all its rows up to that end come before those of the batch that is planned, in each partition of the topic.
+    all its rows up to that end come before the rows of the batch that is planned, in each partition of the topic.
 
     An application owes a notice to all, of all times and that nothing is left to read, unless its last batch was
     committed and has been such a notice. It is due a second after that batch, or at once where partitions were taken,
@@ -63,13 +109,15 @@ class InputBacklog:
         """The largest time of each source's rows in committed batches."""
         self._sent: Mapping[int, int] = {}
 
-    def took(self, partitions: Collection[TopicPartition]) -> None:
+    @override
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Look again: these partitions were assigned, and there may be new ones. Times that were read stay true."""
         self._partitions = []
-        if any(at.topic in self._topics for at in partitions):
+        if any(partition.topic in self._topics for partition in partitions):
             self._looked = self._planned = float("-inf")
             self._is_committed = self._is_told = False
 
+    @override
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> Collection[TopicPartition]:
@@ -78,13 +126,13 @@ class InputBacklog:
         behind: those with records to read, whose batches tell. once: if there are none, look at once, as a run ends.
         Raises ClientError.
         """
-        own = [at for at in partitions if at.topic in self._topics]
+        own = [partition for partition in partitions if partition.topic in self._topics]
         if not self._is_sent or self._is_told or not own or not {*own}.isdisjoint(behind):
             return ()
         if (behind or not once) and self._now() - max(self._looked, self._planned) < _APART:
             return ()
-        self._look()
-        self._is_told = not any(self._ends.values())  # nobody has sent anything
+        self._look_up()
+        self._is_told = not any(self._ends.values())  # no client has sent anything
         return () if self._behind or self._is_told else own[:1]
 
     def before(self, batch: Batch) -> Backlog | None:
@@ -100,27 +148,28 @@ class InputBacklog:
         is_for_all = not 0 < count <= _FEW or bool(self._behind) or not is_known
         is_for_all |= self._planned - self._looked >= _APART
         if is_for_all:
-            self._look()
+            self._look_up()
         self._is_committed = self._is_told = False
-        is_left = {at for at, end in read.items() if end < self._ends.get(at, end + 1)}
-        self._behind = (self._behind - read.keys()) | is_left
+        unread = {partition for partition, end in read.items() if end < self._ends.get(partition, end + 1)}
+        self._behind = (self._behind - read.keys()) | unread
         self._is_for_all = is_for_all or bool(self._behind)
         behind, reading = self._sources_of(self._behind), self._sources_of(read)
-        told = reading | self._untold if self._is_for_all else reading
+        announced = reading | self._untold if self._is_for_all else reading
         return Backlog(
             secrets.randbits(62) + 1,
             tuple(sorted(behind - reading)),
             {source: source not in behind for source in sorted(reading)},
             self._is_for_all,
-            max(at.partition for at in self._partitions) + 1,
+            max(partition.partition for partition in self._partitions) + 1,
             frozenset(self._behind),
-            {source: self._times[source] for source in told & self._times.keys()},
+            {source: self._times[source] for source in announced & self._times.keys()},
         )
 
-    def ran(self, times: Mapping[int, int]) -> None:
+    def sent(self, times: Mapping[int, int]) -> None:
         """Record the largest time of each source's rows in the batch planned last."""
         self._sent = times
 
+    @override
     def committed(self, batch: Batch) -> None:
         """Record that a batch is committed; the last one that reads the input, if it does."""
         if not (read := self._read_in(batch)):
@@ -131,20 +180,21 @@ class InputBacklog:
         self._times |= self._sent
 
     def _sources_of(self, partitions: Collection[TopicPartition]) -> set[int]:
-        return {source for at in partitions for source in self._sources_at(at)}
+        return {source for partition in partitions for source in self._sources_at(partition)}
 
     def _read_in(self, batch: Batch) -> dict[TopicPartition, int]:
-        return {at: span.end for at, span in batch.ranges.items() if at.topic in self._topics}
+        return {p: span.end for p, span in batch.ranges.items() if p.topic in self._topics}
 
-    def _look(self) -> None:
+    def _look_up(self) -> None:
         self._looked = self._now()
         if not self._partitions:
             self._partitions = [
-                TopicPartition(name, of.partition)
-                for name in self._topics
-                for of in self._admin.describe_topic(name).partitions
+                TopicPartition(topic, description.partition)
+                for topic in self._topics
+                for description in self._admin.describe_topic(topic).partitions
             ]
         self._ends = self._admin.end_offsets(self._partitions)
         committed = self._admin.group_offsets(self._group, self._partitions, stable=False)
-        worked = {at: found.offset for at, found in committed.items()}
-        self._behind = {at for at, end in self._ends.items() if max(worked.get(at, 0), self._read.get(at, 0)) < end}
+        for partition, offset in committed.items():
+            self._read[partition] = max(offset.offset, self._read.get(partition, 0))
+        self._behind = {partition for partition, end in self._ends.items() if self._read.get(partition, 0) < end}

@@ -6,11 +6,15 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from typing_extensions import override
+
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.topology import REPARTITION, REPARTITION_SETTINGS
+from roster.pipeline.batch import Batch
 from roster.pipeline.errors import PipelineError
 from roster.stateful.changelogs import co_partitioned
+from roster.stateful.due_tasks import DueTasks
 from roster.stateful.tasks.repartition import FIELD, RepartitionTopic
 
 log = logging.getLogger("roster.spark")
@@ -128,7 +132,7 @@ def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) 
         )
 
 
-class Purge:
+class Purge(DueTasks):
     """Deletes committed records of some topics from time to time; a failure is logged once."""
 
     def __init__(
@@ -144,9 +148,10 @@ class Purge:
         self._committed: dict[TopicPartition, int] = {}
         self._has_failed = False
 
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record offsets that the group has committed, and delete the records before them if it is time."""
-        self._committed |= {partition: at for partition, at in offsets.items() if partition.topic in self._topics}
+    @override
+    def committed(self, batch: Batch) -> None:
+        """Record the offsets of a committed batch, and delete the records before them if it is time."""
+        self._committed |= {p: offset for p, offset in batch.next_offsets.items() if p.topic in self._topics}
         if not self._committed or self._now() < self._next:
             return
         before, self._committed = self._committed, {}

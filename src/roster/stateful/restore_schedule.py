@@ -86,7 +86,7 @@ class Copies:
         now: Callable[[], float] = time.monotonic,
         tables: Collection[Changelog] = (),
     ) -> None:
-        """tables: topics that are joined, each of which is the changelog of its tasks' copies of it."""
+        """tables: topics that are joined; each is the changelog of its tasks' copies of it."""
         self._logs, self._acceptable, self._now = logs, acceptable_lag, now
         self._changelogs = Changelogs([*changelogs, *tables]) if tables else changelogs
         self._tables = frozenset(table.topic for table in tables)
@@ -230,6 +230,8 @@ class Copies:
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the source partitions among these whose tasks must be restored before they are read."""
+        if not self._cold:
+            return frozenset()
         return frozenset(
             partition for partition in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([partition]))
         )

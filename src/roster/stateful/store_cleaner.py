@@ -29,7 +29,7 @@ _LIMIT_PAUSE = 10.0
 class Wanted(NamedTuple):
     """Instructions for cleaning one host.
 
-    kept: the application's tasks. standby: the tasks among them of which it only has a copy. delay: seconds after which
+    kept: the application's tasks. standby: the tasks among them that it only has copies of. delay: seconds after which
     stores that no application keeps are removed, None: not now. limit: bytes that stores may take.
     """
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.pipeline.batch import Batch, Owner, Range
+from roster.pipeline.driver.runner_protocol import Committed, TaskCommit
 from roster.pipeline.errors import SinkFencedError
 from roster.stateful.changelogs import Changelogs, Logs
 from roster.stateful.tasks.catch_up import StoreTarget
@@ -22,27 +22,16 @@ _PAUSE = 0.005
 _MOST_PAUSE = 0.1
 
 
-class CommittedAttempt(NamedTuple):
-    """An attempt whose changes a store has pending or applied: its token, and the changelog offset where they begin."""
-
-    token: str
-    at: int
-
-
 class StoreTargets:
     """The targets of one application's tasks; call all methods but `cancel` on the pipeline's thread."""
 
-    def __init__(self, logs: Logs, changelogs: Changelogs, patience: float) -> None:
+    def __init__(self, logs: Logs, changelogs: Changelogs, patience: float, committed: Committed | None = None) -> None:
         """`patience` is how many seconds a batch waits for others' transactions to end."""
         self._logs, self._changelogs, self._patience = logs, changelogs, patience
-        self._attempts: dict[TopicPartition, CommittedAttempt] = {}
+        self._committed = committed or Committed()
         self._ends: dict[TopicPartition, int] = {}
         """Changelog offsets at which the batch prepared last begins."""
         self._begins: dict[TopicPartition, int] = {}
-        self._written: dict[TopicPartition, int] = {}
-        """Changelog ends behind the batch that was committed last, which are as it left them."""
-        self._next: dict[TopicPartition, int] = {}
-        """Next offsets of the sources behind the committed attempts."""
         self._cancelled = threading.Event()
 
     def prepare(self, batch: Batch) -> dict[TaskId, tuple[StoreTarget, ...]]:
@@ -56,35 +45,31 @@ class StoreTargets:
         self._changelogs.check_grown(sources)
         logs_of = {task: self._changelogs.logs_of(task) for task in self._changelogs.tasks_of(sources)}
         logs = [log for of_task in logs_of.values() for log in of_task]
-        unknown = [log for log in logs if log not in self._begins]
-        self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        to_look_up = [log for log in logs if log not in self._written]
-        ends = self._ends = {log: self._written[log] for log in logs if log in self._written}
-        ends.update(self._stable_ends(to_look_up) if to_look_up else {})
+        if unknown := [log for log in logs if log not in self._begins]:
+            self._begins |= self._logs.beginning_offsets(unknown)
+        last = {task: commit for task in logs_of if (commit := self._committed.tasks.get(task)) is not None}
+        ends = self._ends = {log: end for commit in last.values() for log, end in commit.ends.items()}
+        if unknown := [log for log in logs if log not in ends]:
+            ends |= self._stable_ends(unknown)
+        tokens = {task: commit.token for task, commit in last.items()}
         inputs: dict[TaskId | None, dict[str, int]] = {}
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
         return {
             task: tuple(
-                StoreTarget(log, self._begins[log], ends[log], inputs[task], self._token(log)) for log in of_task
+                StoreTarget(log, self._begins[log], ends[log], inputs[task], tokens.get(task)) for log in of_task
             )
             for task, of_task in logs_of.items()
         }
 
     def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[StoreTarget, ...]]:
         """Return targets without records that apply pending committed attempts of these tasks; raises as `prepare`."""
-        wanted = set(tasks)
-        self._written.clear()  # markers may be on their way
-        ranges = {
-            source: Range(offset, offset)
-            for source, offset in self._next.items()
-            if self._changelogs.reader_of(source) in wanted
-        }
+        last = self._committed.tasks
+        for task, commit in last.items():
+            last[task] = commit._replace(ends={})  # markers may be on their way
+        inputs = [item for task in last.keys() & set(tasks) for item in last[task].inputs.items()]
+        ranges = {source: Range(offset, offset) for source, offset in inputs}
         return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
-
-    def _token(self, log: TopicPartition) -> str | None:
-        attempt = self._attempts.get(log)
-        return None if attempt is None else attempt.token
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends once every transaction before them is decided and its marker written."""
@@ -108,36 +93,32 @@ class StoreTargets:
     def committed(
         self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Record the committed attempt of each task; forget it for tasks of the batch that have none.
+        """Record the commit of each task; forget it for tasks of the batch without a token.
 
         ends: of the logs that the batch has written to, where they are known: while the application owns the task
         no other client's records count there, so that the next batch need not ask.
         """
-        self._forget_attempts(batch.ranges)
+        inputs: dict[TaskId | None, dict[TopicPartition, int]] = {}
         for source in self._changelogs.sources_in(batch.ranges):
-            if self._changelogs.reader_of(source) in tokens:
-                self._next[source] = batch.ranges[source].end
-        for task, token in tokens.items():
-            for log in self._changelogs.logs_of(task):
-                self._attempts[log] = CommittedAttempt(token, self._ends.get(log, 0))
-                if log in ends:
-                    self._written[log] = ends[log]
+            inputs.setdefault(self._changelogs.reader_of(source), {})[source] = batch.ranges[source].end
+        commits = self._committed.tasks
+        for task, of_task in inputs.items():
+            if task is None or task not in tokens:
+                commits.pop(task, None)  # type: ignore[arg-type] # None: not a task with stores
+                continue
+            logs = self._changelogs.logs_of(task)
+            begins = {log: self._ends.get(log, 0) for log in logs}
+            earlier = commits[task].inputs if task in commits else {}
+            known_ends = {log: ends[log] for log in logs if log in ends}
+            commits[task] = TaskCommit(tokens[task], begins, known_ends, {**earlier, **of_task})
 
-    def committed_attempt(self, log: TopicPartition) -> CommittedAttempt | None:
-        """Return the attempt that a store committed last, None if unknown; from any thread."""
-        return self._attempts.get(log)
+    def last_commit(self, task: TaskId) -> TaskCommit | None:
+        """Return the last commit of a task, None if unknown; from any thread."""
+        return self._committed.tasks.get(task)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust stores of these tasks only up to their changelog position: other owners may have changed the state."""
         for task in self._changelogs.tasks_of(partitions):
+            self._committed.tasks.pop(task, None)
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)
-        self._forget_attempts(partitions)
-
-    def _forget_attempts(self, partitions: Collection[TopicPartition]) -> None:
-        for task in self._changelogs.tasks_of(partitions):
-            for log in self._changelogs.logs_of(task):
-                self._attempts.pop(log, None)
-                self._written.pop(log, None)
-        for source in self._changelogs.sources_in(partitions):
-            self._next.pop(source, None)

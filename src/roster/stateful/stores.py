@@ -9,11 +9,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
+from typing_extensions import override
+
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.client.live_group import members_of
+from roster.member.task_options import TaskOptions
 from roster.model import Address, TopicPartition, parse_address
 from roster.model.tasks import TaskId
-from roster.pipeline.batch import Batch
+from roster.model.topology import Subtopology
+from roster.pipeline.batch import Batch, Restoring
+from roster.pipeline.driver.member_protocol import StableEndsMember, member_settings
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
 from roster.pipeline.tasks.reader import ReaderConfig
@@ -23,17 +29,62 @@ from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import DueTasks, Idleness, TaskRun, Timers
-from roster.stateful.input_backlog import InputBacklog
-from roster.stateful.membership import task_member
+from roster.stateful.input_backlog import InputBacklog, SourceNames
 from roster.stateful.repartition import Purge, check_all_are_read, open_repartition_topic
 from roster.stateful.restore_schedule import Copies
-from roster.stateful.source_names import SourceNames
 from roster.stateful.store_targets import StoreTargets
 from roster.stateful.tasks.placement import placing_keys
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import SubtopologyPlan, labelled
 from roster.stateful.tasks.table_join import table_place
 from roster.stateful.tasks.task import StoreKind, TopologyPlan
+
+
+class StableEndsTaskMember(StableEndsMember, TaskMember):
+    """`TaskMember` for `read_committed`."""
+
+
+class PartlyStableTaskMember(TaskMember):
+    """`TaskMember` for `read_uncommitted` that reads some topics as `read_committed`."""
+
+    committed_only: frozenset[str] = frozenset()
+
+    @override
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        stable = [partition for partition in partitions if partition.topic in self.committed_only]
+        others = [partition for partition in partitions if partition.topic not in self.committed_only]
+        ends = self.stable_offsets(stable) if stable else {}
+        return ends | (super().end_offsets(others) if others else {})
+
+
+def task_member(
+    options: Options, subtopologies: Sequence[Subtopology], copies: Copies, *, committed_only: Collection[str] = ()
+) -> TaskMember:
+    """Make the member for a pipeline's options, and attach the copies to it; it computes their gaps when it starts.
+
+    committed_only: topics read as `read_committed` whatever the isolation level.
+    Raises OptionError for a value that cannot work.
+    """
+    kind = StableEndsTaskMember if options.isolation_level == "read_committed" else PartlyStableTaskMember
+    member = kind(
+        options.bootstrap,
+        options.group,
+        TaskOptions(
+            subtopologies=subtopologies,
+            standbys=options.state.standbys,
+            acceptable_lag=options.tuning.acceptable_lag,
+            max_warmups=options.tuning.max_warmups,
+            host=options.state.application_server,
+        ),
+        gaps=copies.gaps,
+        process_id=copies.process_id,
+        **member_settings(options),
+    )
+    if isinstance(member, PartlyStableTaskMember):
+        member.committed_only = frozenset(committed_only)
+    copies.join(member)
+    return member
+
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
@@ -56,10 +107,10 @@ class GrownTopics(Protocol):
         """Return how far the topics that have grown are read. Raises PipelineError if that cannot be said."""
 
 
-class Stores:
-    """Call `assigned`, `ran`, `committed` and `aborted` for what becomes of partitions and batches.
+class Stores(BetweenBatches):
+    """The stores of one application; call `ran` for each batch that its tasks have done.
 
-    `refusal` is what a run ends with that reads grown input topics up to the offsets `ends`; None for any other run.
+    `refusal` is what a run ends with that reads grown input topics only `until` some offsets; None for any other run.
     """
 
     def __init__(
@@ -70,13 +121,14 @@ class Stores:
         tables: Sequence[Changelog] = (),
         output: str | None = None,
         encoding: RecordEncoding = AS_JSON,
-        ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+        until: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         """`plans` are in order from source to sink; the topics of `changelogs` and `tables` exist.
 
         output: topic of the results, None if they are rows. encoding: of results in that topic.
         """
-        self.options, self.plans, self.changelogs, self.ends = options, plans, changelogs, ends
+        super().__init__()
+        self.options, self.plans, self.changelogs, self.until = options, plans, changelogs, until
         self.refusal = next((changelog.refusal for changelog in changelogs if changelog.refusal is not None), None)
         self._output = output
         self.admin = _admin(options)  # connects with the first batch
@@ -86,14 +138,11 @@ class Stores:
         is_hashed = bool(places) or not all(kind.place.is_ordered for kind in kinds.values())
         loops = compiled(HASH) if is_hashed else None
         self.topology = TopologyPlan(self.plans, kinds, output, encoding, places, loops)
-        self.targets = StoreTargets(self.admin, changelogs, _OF_OTHERS)
+        self.targets = StoreTargets(self.admin, changelogs, _OF_OTHERS, self.done)
         self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
-        self._due_tasks: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
-        """Why tasks of this pipeline may run without records."""
         self._idleness = None
         if options.idle_seconds and self._joined:
             self._idleness = Idleness(changelogs, self._joined, options.idle_seconds)
-            self._due_tasks.append(self._idleness)
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
@@ -105,6 +154,10 @@ class Stores:
             if plan.is_labelling or plan.is_by_split
         }
         """What is left to read where rows get labels of their sources, by the sub-topology."""
+        self._features: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
+        self._features += [] if self._idleness is None else [self._idleness]
+        self._features += [*self.input_backlogs.values(), *([self.purge] if self._repartition else [])]
+        """Objects that follow the batches, each only in a pipeline that needs it."""
         self.source_names = SourceNames(self.admin, [topic for plan in plans for topic in plan.subtopology.sources])
 
     @classmethod
@@ -119,7 +172,7 @@ class Stores:
     ) -> Stores:
         """Make or check the topics of the stores, have `sink`, which is open, write their records; return the stores.
 
-        sink: None if there are no records to write. grown_input: says how far topics that have grown are read.
+        sink: None without records to write. grown_input: says how far topics that have grown are read.
 
         Raises PipelineError and ClientError.
         """
@@ -139,20 +192,20 @@ class Stores:
                     beside += [table.topic for table in plan.tables]
                     passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
                 for node in plan.nodes:
-                    of = plan.subtopology
-                    changelogs.append(open_changelog(admin, group, of, node.store, is_optional=plan.is_relay))
+                    named = plan.subtopology, node.store
+                    changelogs.append(open_changelog(admin, group, *named, is_optional=plan.is_relay))
                     late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
             if (letters := options.dead_letter_topic) is not None:
                 late += _partitions(admin, letters, "dead_letter_topic")
             tables = _tables(admin, plans)
             is_grown = any(changelog.refusal is not None for changelog in changelogs)
-            ends = grown_input.ends(admin, changelogs) if is_grown else {}
+            until = grown_input.ends(admin, changelogs) if is_grown else {}
         if sink is not None:
             carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
             sink.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed or letters))
         counts = Counter(partition.topic for partition in passed)
         plans = tuple(plan.into(counts) for plan in plans)
-        return cls(options, plans, Changelogs(changelogs), tables, output, encoding, ends)
+        return cls(options, plans, Changelogs(changelogs), tables, output, encoding, until)
 
     def _kinds(self) -> dict[str, StoreKind]:
         definitions = [item for plan in self.plans for item in plan.definitions.items()]
@@ -187,11 +240,9 @@ class Stores:
         self._check.check()
         return self._check
 
+    @override
     def old_members(self) -> int:
-        """Return how many members the group has while its state is to be changed and all of it is an earlier release's.
-
-        Raises PipelineError, ClientError and ReadError.
-        """
+        # All members are an earlier release's while all state is, and is to be changed.
         if self._check is None or not self._check.is_first:
             return 0
         members = len(members_of(self.admin, self.options.group))
@@ -215,10 +266,19 @@ class Stores:
             subtopologies.append(replace(plan.subtopology, stores=[*plan.subtopology.stores, *copies]))
         return task_member(options, subtopologies, self.copies, committed_only=committed_only)
 
-    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log ends, records of open transactions included. Raises ClientError."""
+    @override
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.admin.end_offsets(partitions)
 
+    @override
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return self.copies.held(partitions)
+
+    @override
+    def restoring(self) -> Mapping[str, Restoring]:
+        return self.copies.restoring()
+
+    @override
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record newly assigned partitions, after transactions of their earlier owners have ended.
 
@@ -229,18 +289,14 @@ class Stores:
         self.changelogs.check_same(self.admin)
         self.targets.forget(partitions)
         self.copies.assigned(partitions)
-        for due in self._due_tasks:
-            due.assigned(partitions)
-        for backlog in self.input_backlogs.values():
-            backlog.took(partitions)
+        for feature in self._features:
+            feature.assigned(partitions)
 
+    @override
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
-        """Return the partitions whose tasks must run now, as `BetweenBatches.due` does. Raises ClientError."""
-        due = [tasks.due(partitions, behind, once=once) for tasks in self._due_tasks]
-        due += [backlog.due(partitions, behind, once=once) for backlog in self.input_backlogs.values()]
-        return frozenset().union(*due)
+        return frozenset().union(*(feature.due(partitions, behind, once=once) for feature in self._features))
 
     def idle_times(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
         """Return the stream times that stores of a batch's tasks get as their input is idle."""
@@ -250,27 +306,25 @@ class Stores:
         self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         """Record what a batch's tasks did. sent: {source: largest time of its rows}, where rows have labels."""
-        for due in self._due_tasks:
-            due.ran(batch, tasks)
+        for feature in self._features:
+            feature.ran(batch, tasks)
         for backlog in self.input_backlogs.values():
-            backlog.ran(sent)
+            backlog.sent(sent)
 
-    def committed(
-        self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
-    ) -> None:
-        """Record that a batch was committed. tokens: of each task's attempt. ends: of the logs that it wrote to."""
-        self.targets.committed(tokens, batch, ends)
+    @override
+    def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
+        self.targets.committed(outcome.tokens, batch, log_ends)
         # If two attempts finished, only the changelog tells which changes were committed.
-        self.copies.mark_unknown([task for task in self.changelogs.tasks_of(batch.ranges) if task not in tokens])
-        self.purge.committed(batch.next_offsets)
-        for backlog in self.input_backlogs.values():
-            backlog.committed(batch)
+        unknown = [task for task in self.changelogs.tasks_of(batch.ranges) if task not in outcome.tokens]
+        self.copies.mark_unknown(unknown)
+        for feature in self._features:
+            feature.committed(batch)
 
+    @override
     def aborted(self, batch: Batch) -> None:
-        """Record that a batch is not committed."""
         self.targets.forget(batch.ranges)
-        for due in self._due_tasks:
-            due.aborted(batch)
+        for feature in self._features:
+            feature.aborted(batch)
         self.copies.mark_unknown(self.changelogs.tasks_of(batch.ranges))
 
     def close(self) -> None:

@@ -31,35 +31,20 @@ from roster.stateful.tasks.outgoing import is_record
 log = logging.getLogger("roster.spark")
 
 
-class TableStateSink(BatchSink):
-    """Passes results to a sink with positions, and changelogs to a `KafkaSink`."""
+class TwoSinks(BatchSink):
+    """Results in one sink, and records of the state with the group's offsets in the transactions of a `KafkaSink`."""
 
-    accepts_part = True
     commits_offsets = True
 
-    def __init__(
-        self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores, switching: Switching | None
-    ) -> None:
-        """`results` and `kafka` are open, and closed by the caller. columns: those of the results."""
-        self.default_trigger_interval_ms = results.default_trigger_interval_ms
-        self._results, self._columns, self._stores = results, columns, stores
-        self._kafka, self._switching = kafka, switching
+    def __init__(self, results: BatchSink, kafka: KafkaSink) -> None:
+        """Both are open, and closed by the caller."""
+        self._results, self._kafka = results, kafka
         self._records: BatchSink = kafka
-        self._last = stores.plans[-1]
-        self._handle: object = None
-        self._gaps: dict[TopicPartition, int] = {}
-        """End of the results of partitions whose state may be behind."""
-        self._replayed: frozenset[TaskId] = frozenset()
 
     @override
     def bind(self, source: Source) -> BatchSink:
-        self._results, self._records = self._results.bind(source), self._kafka.bind(source)
+        self._records = self._kafka.bind(source)
         return self
-
-    @property
-    @override
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        return self._records.log_ends
 
     @override
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
@@ -68,6 +53,34 @@ class TableStateSink(BatchSink):
     @override
     def offset_metadata(self, owner: Owner) -> str:
         return self._records.offset_metadata(owner)
+
+    @override
+    def check_target(self) -> None:
+        self._kafka.check_target()
+
+
+class TableStateSink(TwoSinks):
+    """Passes results to a sink with positions, and changelogs to a `KafkaSink`."""
+
+    accepts_part = True
+
+    def __init__(
+        self, results: BatchSink, columns: StructType, kafka: KafkaSink, stores: Stores, switching: Switching | None
+    ) -> None:
+        """columns: of the results."""
+        super().__init__(results, kafka)
+        self.default_trigger_interval_ms = results.default_trigger_interval_ms
+        self._columns, self._stores, self._switching = columns, stores, switching
+        self._last = stores.plans[-1]
+        self._handle: object = None
+        self._gaps: dict[TopicPartition, int] = {}
+        """End of the results of partitions whose state may be behind."""
+        self._replayed: frozenset[TaskId] = frozenset()
+
+    @override
+    def bind(self, source: Source) -> BatchSink:
+        self._results = self._results.bind(source)
+        return super().bind(source)
 
     @override
     def claim(
@@ -143,7 +156,7 @@ class TableStateSink(BatchSink):
         self._records.collect(writer.records, [records for _, records in results], batch)
 
     @override
-    def commit(self, written: object, batch: Batch) -> None:
+    def commit_batch(self, written: object, batch: Batch) -> Mapping[TopicPartition, int]:
         if self._handle is not None:
             try:
                 self._results.commit(self._handle, self._new(batch))
@@ -151,7 +164,7 @@ class TableStateSink(BatchSink):
                 self._handle = None  # dropped by the sink
                 raise
             self._handle = None
-        self._records.commit(None, batch)
+        return self._records.commit_batch(None, batch)
 
     @override
     def abort(self, written: object, batch: Batch) -> None:
@@ -159,10 +172,6 @@ class TableStateSink(BatchSink):
             self._results.abort(self._handle, self._new(batch))
             self._handle = None
         self._records.abort(None, batch)
-
-    @override
-    def check_target(self) -> None:
-        self._kafka.check_target()
 
 
 def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:

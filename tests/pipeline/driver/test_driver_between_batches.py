@@ -24,6 +24,7 @@ class FakeCopies(BetweenBatches):
     """Restores `needs` in so many pieces each, and then has `spare` pieces of work on copies of others."""
 
     def __init__(self, needs: Mapping[TopicPartition, int], spare: int = 0) -> None:
+        super().__init__()
         self.needs, self.spare = dict(needs), spare
         self.pieces: list[float] = []
         self.between_ends: dict[TopicPartition, int] = {}
@@ -63,9 +64,6 @@ class FakeCopies(BetweenBatches):
             self.needs[waiting] -= 1
         return True
 
-    def settle(self) -> None:
-        raise AssertionError("the loop of batches does not do that")
-
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self.between_ends.get(partition, 0) for partition in partitions}
 
@@ -76,6 +74,7 @@ class FakeCopies(BetweenBatches):
 class Setup:
     def __init__(self, copies: FakeCopies, **options: Any) -> None:
         self.member, self.runner, self.sink = FakeMember({P0: 10, P1: 20}), FakeRunner(), FakeSink()
+        self.runner.restore = copies.restore  # type: ignore[method-assign]
         self.member.become(P0, P1, generation=1)
         chosen = Options(spark=None, bootstrap="b:1", group="g", topics=("t",), **options)
         guard = StillGuard(self.member, self.runner.cancel, margin=1.0)

@@ -18,7 +18,7 @@ from roster.pipeline.driver.runner_protocol import BetweenBatches
 from roster.pipeline.options import Options, Tuning
 from roster.pipeline.tasks.reader import ReadError
 from roster.spark import KafkaSink, PipelineError
-from roster.spark.jobs.slot_probe import check_worker
+from roster.spark.jobs.spark_jobs import check_worker
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 from tests.waiting import until
 

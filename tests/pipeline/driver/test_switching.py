@@ -51,7 +51,7 @@ def test_a_pipeline_begins_as_it_is_told_where_the_offsets_do_not_say_who_writes
         assert made.paused([P0, P1, Q0]) == ([P0, P1, Q0] if paused else [P1])
         made.assigned({P1: committed(Standing(Results.WRITES, "s", OLD, "s"))})
         assert P1 not in made.paused([P0, P1])
-        assert (made.with_standing(P0, "{}") == "{}") is not paused
+        assert (made.with_standings([P0], "{}")[P0] == "{}") is not paused
 
 
 def test_it_says_what_becomes_of_the_results_of_owned_partitions(cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ def test_a_partition_that_the_topic_gets_after_a_switch_stands_as_the_others(
     cluster.offsets[NEW] = {p: committed(each) for p, each in zip((P0, P1), of_others, strict=True)}
     made = Switching(NEW, cluster, paused=paused, keeps_state=False)  # type: ignore[arg-type]
     made.assigned({Q0: None})
-    standing = Standing.of(made.with_standing(Q0, "")) or Standing()
+    standing = Standing.of(made.with_standings([Q0], "")[Q0]) or Standing()
     assert standing.results == (then or (Results.PAUSED if paused else Results.WRITES))
     made.assigned({Q0: OffsetAndMetadata(3)})
     assert (made.paused([Q0]) == [Q0]) is paused, "an offset without a standing is from before"

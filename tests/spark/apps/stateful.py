@@ -45,7 +45,7 @@ from roster.saved import grown_input
 from roster.saved.tasks.moving import PlacedTask
 from roster.spark import KafkaSink, State
 from roster.spark.joined_batches import TableJoins
-from roster.spark.stateful_batches import BetweenStatefulBatches, summed, tokens_of
+from roster.spark.stateful_batches import summed, tokens_of
 from roster.state.aggregate import Aggregation, Update
 from roster.state.aggregate_functions import Aggregate
 from roster.state.keys import encode_keys
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from roster.pipeline.batch import Batch, Split
     from roster.pipeline.batch_sink import BatchSink
-    from roster.stateful.tasks.host_stores import RestoreJob
 
 KEYS, GROUPS = 30, 7
 COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
@@ -152,7 +151,16 @@ class InProcess:
         if copies:
             print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
 
-    def restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
+    def find_stores(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        """What is aside stays so: applications of these tests are killed."""
+
+    def restore(self, seconds: float) -> bool:
+        jobs, seconds = self._copies.between_batches(seconds)
+        if not jobs:
+            return False
         work: Any = StatefulTask(self._config, [], self._work, {}, jobs=RestoreJobs((), seconds))
         self._done(list(work.restore(jobs)))
         return True
@@ -165,11 +173,6 @@ class InProcess:
 
     def activity(self) -> object:
         return time.monotonic()
-
-
-class Between(BetweenStatefulBatches):
-    def settle(self) -> None:
-        """What is aside stays so: applications of these tests are killed."""
 
 
 TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
@@ -319,7 +322,7 @@ def main(
     member = stores.member(options)
     loop = DriverLoop(
         *(member, runner, bound, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
-        between_batches=Between(runner, stores, lambda: None, lambda _: None),
+        between_batches=stores,
         switching=switching,
     )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -63,6 +63,15 @@ class InProcess:
         time.sleep(random.uniform(0, self._open_seconds))
         return Outcome(kept, rows=batch.offsets)
 
+    def find_stores(self) -> None:
+        pass
+
+    def restore(self, seconds: float) -> bool:
+        return False
+
+    def settle(self) -> None:
+        pass
+
     def cancel(self) -> None:
         """Tasks are short."""
 

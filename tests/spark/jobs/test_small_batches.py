@@ -27,13 +27,12 @@ from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.python_workers import SentOnce
 from roster.pipeline.tasks.reader import ReaderConfig, ReadError
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
-from roster.spark.jobs import local_workers, runner, small_batches, worker_main, workers
-from roster.spark.jobs.local_workers import LocalWorkers
+from roster.spark.jobs import runner, small_batches, worker_main, workers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import full_name
-from roster.spark.jobs.workers import WorkerError
+from roster.spark.jobs.workers import LocalWorkers, WorkerError
 from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
 from tests.waiting import until
@@ -391,7 +390,7 @@ def test_several_run_at_the_same_time_and_one_is_left_when_batches_are_small(
         worker.run(pid, count=2)
     worker.start(2)
     until(lambda: worker.are_ready(2), 60)
-    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
     assert worker.run(pid) == [first]
     assert len(worker._workers) == 1
 
@@ -401,7 +400,7 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = worker.run(pid)
-    monkeypatch.setattr(local_workers, "_spare", [])
+    monkeypatch.setattr(workers, "_spare", [])
     worker.leave()
     following, beside = LocalWorkers.of(spark.sparkContext), LocalWorkers.of(spark.sparkContext)
     assert following.run(pid) == [first]
@@ -410,35 +409,35 @@ def test_the_next_pipeline_of_a_session_has_the_process_of_the_last(
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         assert LocalWorkers.of(spark.sparkContext) is not following, "it does not know the setting"
-    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
     again = LocalWorkers.of(spark.sparkContext)
     assert again.run(pid) == [first]
     again.leave()
     until(lambda: not Path(f"/proc/{first}").exists(), 10)
-    assert local_workers._spare == []
+    assert workers._spare == []
 
 
 @pytest.mark.gate
 def test_the_first_pipeline_of_a_session_has_the_process_that_was_started_with_spark(
     spark: SparkSession, worker: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_workers, "_early", [])  # the session's own may wait there
+    monkeypatch.setattr(workers, "_early", [])  # the session's own may wait there
     settings = dict(spark.sparkContext.getConf().getAll())
-    local_workers.start_early(settings)
-    (early,) = local_workers._early
+    workers.start_early(settings)
+    (early,) = workers._early
     assert worker.run(pid) == [early.popen.pid]
-    local_workers.start_early(settings)
-    (early,) = local_workers._early
+    workers.start_early(settings)
+    (early,) = workers._early
     with monkeypatch.context() as patch:
         patch.setenv("SETTING", "new")
         worker.close()
         assert worker.run(pid) != [early.popen.pid], "it does not know the setting"
     assert early.popen.returncode is not None
-    local_workers.start_early(settings | {"spark.master": "spark://host:7077"})
-    assert local_workers._early == [], "a cluster has its own"
-    monkeypatch.setattr(local_workers, "SPARE_SECONDS", 0.0)
-    local_workers.start_early(settings)
-    until(lambda: not local_workers._early, 10)
+    workers.start_early(settings | {"spark.master": "spark://host:7077"})
+    assert workers._early == [], "a cluster has its own"
+    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
+    workers.start_early(settings)
+    until(lambda: not workers._early, 10)
 
 
 @pytest.mark.gate
@@ -464,7 +463,7 @@ def test_a_worker_that_grows_is_replaced(worker: LocalWorkers, monkeypatch: pyte
     monkeypatch.setattr(workers, "_SETTLED", 2)
     (first,) = worker.run(pid)
     assert worker.run(pid) == worker.run(pid) == [first]
-    worker._workers[0].link._settled //= 8
+    worker._workers[0]._settled //= 8
     assert worker.run(grown) == [first]
     assert worker.run(pid) != [first]
 

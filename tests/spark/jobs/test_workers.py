@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from roster.pipeline.tasks import python_workers
 from roster.spark import stateful_batches
 from roster.spark.jobs import runner, worker_main
-from roster.spark.jobs.slot_probe import worker_report
+from roster.spark.jobs.spark_jobs import worker_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -341,7 +341,7 @@ class Broken(Numbers):
         (Numbers(), {"time_mode": "EventTime"}, "transform_with_state: event_time: time mode EventTime needs the"),
         (Numbers(), {"output_schema": "nonsense"}, "^output_schema: 'nonsense' is not a schema"),
         (Broken(), {}, "transform_with_state: init: "),
-        (Numbers(), {"initial_state": 3}, "initial_state: 3 is no DataFrame and no pyarrow.Table"),
+        (Numbers(), {"initial_state": 3}, "initial_state: 3 is neither a DataFrame nor a pyarrow.Table"),
         (Numbers(), {"initial_state": pa.table({"n": [1]})}, "initial_state: .*no column 'name' among n"),
         (
             Numbers(),

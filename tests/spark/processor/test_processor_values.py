@@ -20,7 +20,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from roster.spark.processor.frames import FrameResults, Frames, keys_in_pandas
-from roster.spark.processor.rows import in_zone
+from roster.spark.processor.operator import in_zone
 from roster.state.processor.results import Rows
 from roster.state.store import StateError
 from tests.examples_tried import examples
@@ -241,7 +241,7 @@ def test_arrays_of_arrays_of_times_are_lists_where_pysparks_conversion_fails() -
 
 def test_a_time_beyond_those_of_pandas_is_an_error_that_names_its_column() -> None:
     table = pa.table({"t": pa.array([datetime(1600, 1, 1)], pa.timestamp("us"))})
-    with pytest.raises(StateError, match=r"^column 't' is no column of pandas, use rows instead: .*out of bounds"):
+    with pytest.raises(StateError, match=r"^column 't' does not fit pandas, use rows instead: .*out of bounds"):
         Frames(table, "UTC", widen=True)
 
 

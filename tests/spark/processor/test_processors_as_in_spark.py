@@ -20,9 +20,8 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from roster.pipeline.errors import FunctionError
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.spark.processor.code import Given
+from roster.spark.processor.code import Given, InitialState
 from roster.spark.processor.group_state import MODES
-from roster.spark.processor.initial import InitialState
 from roster.spark.processor.operator import GroupStateOperator, ProcessorOperator
 from roster.spark.steps import pickled
 from roster.state import Position, StateError

@@ -23,6 +23,7 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range
 from roster.pipeline.driver.reporting import Reporter
+from roster.pipeline.driver.runner_protocol import Outcome
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
 from roster.spark import State
@@ -40,10 +41,9 @@ from roster.state.definition import json_text
 from roster.state.entries import Span
 from roster.state.store import StateError
 from roster.stateful.changelogs import Changelogs, open_changelog
-from roster.stateful.membership import task_member
 from roster.stateful.restore_schedule import Copies
 from roster.stateful.store_targets import StoreTargets
-from roster.stateful.stores import Stores
+from roster.stateful.stores import Stores, task_member
 from roster.stateful.tasks.processing import Operator, process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
@@ -79,7 +79,7 @@ class Application:
         self.case.member.become(active, standby)
         self.case.copies.assigned([TopicPartition("t", number) for number in active])
         reads = ReadsHere(self.place, self.definition)
-        self.local = LocalState(reads, CHANGELOG, self.case.copies, self.targets.committed_attempt)
+        self.local = LocalState(reads, CHANGELOG, self.case.copies, self.targets.last_commit)
         self.view = self.viewed(None)
 
     def viewed(self, own: Address | None) -> StateView:
@@ -203,7 +203,8 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
         task.case.logs.ends.update({0: 3, 1: 3})
         task.case.copies.ran({at(0): 2, at(1): 2})
         ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
-        stores.committed({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
+        outcome = Outcome(None, rows=0, tokens={TaskId(0, 1): "token"})
+        stores.committed(Batch(0, Owner("g", 1, "m"), ranges), outcome, {})
     assert task.view.tasks == {"0_1"}
     assert task.case.jobs() == [0]
 

@@ -25,63 +25,61 @@ _GIVE_UP_SECONDS = 10.0
 
 
 class Commits:
-    """What is committed, in the sink and in the group; call all methods on the pipeline's thread.
-
-    `positions` are the next offsets of owned partitions: behind the last committed batch, or where reading starts.
-    """
+    """Commits in the sink and in the group, and records them; call all methods on the pipeline's thread."""
 
     def __init__(
         self,
         member: Membership,
         sink: BatchSink,
-        between_batches: BetweenBatches,
+        stores: BetweenBatches,
         switching: Unswitched,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._member, self._sink, self._between_batches = member, sink, between_batches
+        self._member, self._sink, self._stores = member, sink, stores
         self._switching, self._is_stopping = switching, is_stopping
-        self.positions: dict[TopicPartition, int] = {}
+        self._committed = stores.done
 
     def abort(self, written: object, batch: Batch) -> None:
         """Undo a batch; `written` is what its tasks have returned, None if they did not end."""
-        self._between_batches.aborted(batch)
+        self._stores.aborted(batch)
         self._sink.abort(written, batch)
 
     def group_offsets(
         self, offsets: Mapping[TopicPartition, int], owner: Owner
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group gets for these next offsets, with the sink's claim and the standing in a switch."""
-        metadata = self._sink.offset_metadata(owner)
-        return {
-            p: OffsetAndMetadata(offset, metadata=self._switching.with_standing(p, metadata))
-            for p, offset in offsets.items()
-        }
+        texts = self._switching.with_standings(offsets, self._sink.offset_metadata(owner))
+        return {p: OffsetAndMetadata(offset, metadata=texts[p]) for p, offset in offsets.items()}
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Forget positions in doubt; those of partitions still owned are looked up again."""
-        self.positions = {p: offset for p, offset in self.positions.items() if p not in partitions}
+        positions = self._committed.positions
+        self._committed.positions = {p: offset for p, offset in positions.items() if p not in partitions}
 
     def results(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
         """Commit a batch in the sink; return False if it is fenced or its partitions are lost.
 
         Raises RefusedRowsError, the sink's own errors, and ClientError if it cannot be committed at all.
         """
+        log_ends: Mapping[TopicPartition, int] | None
         if self._sink.commits_offsets:
-            is_committed = self._with_offsets(batch, outcome, ownership)
+            log_ends = self._with_offsets(batch, outcome, ownership)
         else:
             try:
-                self._sink.commit(outcome.written, batch)
-                is_committed = True
+                log_ends = self._sink.commit_batch(outcome.written, batch)
             except SinkFencedError as error:
                 log.warning("batch %d is fenced by the sink: %s", batch.number, error)
-                is_committed = False
-        if is_committed:
-            self._between_batches.committed(batch, outcome, self._sink.log_ends)
-            self.positions.update(batch.next_offsets)
-        return is_committed
+                return False
+        if log_ends is None:
+            return False
+        self._stores.committed(batch, outcome, log_ends)
+        self._committed.positions.update(batch.next_offsets)
+        return True
 
-    def _with_offsets(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
-        """Commit results and offsets in one atomic step of the sink."""
+    def _with_offsets(
+        self, batch: Batch, outcome: Outcome, ownership: Ownership
+    ) -> Mapping[TopicPartition, int] | None:
+        """Commit results and offsets in one atomic step of the sink; return as `commit_batch`, None if it is fenced."""
         give_up = None
         while True:
             current, now = self._member.ownership(), time.monotonic()
@@ -93,8 +91,7 @@ class Commits:
                     if owner != batch.owner:
                         offsets = self.group_offsets(batch.next_offsets, owner)
                         batch = replace(batch, owner=owner, group_offsets=offsets)
-                    self._sink.commit(outcome.written, batch)
-                    return True
+                    return self._sink.commit_batch(outcome.written, batch)
             except (SinkFencedError, CommitFenced) as error:
                 reason = str(error)
             except ClientError as error:
@@ -108,7 +105,7 @@ class Commits:
                 reason = f"the pipeline is stopping ({error})"
             log.warning("batch %d is not committed: %s", batch.number, reason)
             self.abort(outcome.written, batch)
-            return False
+            return None
 
     def offsets(self, batch: Batch, ownership: Ownership) -> None:
         """Commit a batch's offsets in the group, under the ownership it was planned with. Raises ClientError.

@@ -17,14 +17,14 @@ from roster.client.arrivals import MOST_WATCHED
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
 from roster.model.switch import Results
-from roster.pipeline.batch import Batch, Owner, Progress, Range, Split
+from roster.pipeline.batch import Batch, Owner, Progress, Range, Split, total
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver import offset_ranges
 from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.pipeline.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
 from roster.pipeline.driver.member_protocol import Membership
-from roster.pipeline.driver.offset_bounds import StartingPositions, Targets
+from roster.pipeline.driver.offset_ranges import StartingPositions, Targets
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
 from roster.pipeline.driver.switching import Unswitched
@@ -89,12 +89,14 @@ class DriverLoop:
     ) -> None:
         """`size` and `suspects` carry over what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
-        self._on_progress, self._between_batches = on_progress, between_batches or BetweenBatches()
+        self._on_progress, self._stores = on_progress, between_batches or BetweenBatches()
+        self._committed = self._stores.done
+        self._committed.positions = {}
         self._switching = switching or Unswitched()
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
-        self._commits = Commits(member, sink, self._between_batches, self._switching, lambda: self._stopping)
-        self._targets = Targets(self._is_repartition, self._between_batches.log_ends)
+        self._commits = Commits(member, sink, self._stores, self._switching, lambda: self._stopping)
+        self._targets = Targets(self._is_repartition, self._stores.log_ends)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
@@ -160,7 +162,7 @@ class DriverLoop:
                     continue
                 if worked:
                     continue
-                if available_now and self._is_done(ownership) and self._targets.are_reached(self._commits.positions):
+                if available_now and self._is_done(ownership) and self._targets.are_reached(self._committed.positions):
                     self._note_nothing_read()
                     return
                 self._check_sink()
@@ -177,7 +179,7 @@ class DriverLoop:
             self._member.release(ownership.revoking)
         self._adopt(ownership)
         self._switch(ownership)
-        if not self._commits.positions:
+        if not self._committed.positions:
             return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
         ends = self._ends = self._log_ends(available_now=available_now)
@@ -200,20 +202,19 @@ class DriverLoop:
 
     def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
         """Return the log ends: as brokers told them with the records they sent, and asked for every so often."""
-        self._arrivals = self._member.arrivals(self._commits.positions)
+        positions = self._committed.positions
+        self._arrivals = self._member.arrivals(positions)
         ends = {
             **self._ends,
             **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
         }
-        is_known = self._commits.positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
-        is_told = bool(self._arrivals) or all(
-            ends.get(p, offset) <= offset for p, offset in self._commits.positions.items()
-        )
+        is_known = positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
+        is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in positions.items())
         age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
             return ends
         self._ends_asked_at = time.monotonic()
-        return self._member.end_offsets(self._commits.positions.keys())
+        return self._member.end_offsets(positions.keys())
 
     def _run_batch(
         self,
@@ -260,7 +261,7 @@ class DriverLoop:
                 duration_ms=timer.duration_ms,
                 since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
                 ranges=batch.ranges,
-                lag={p: max(ends[p] - position, 0) for p, position in self._commits.positions.items() if p in ends},
+                lag={p: max(ends[p] - position, 0) for p, position in self._committed.positions.items() if p in ends},
                 tasks=len(tasks),
                 phases=timer.phases,
             )
@@ -277,12 +278,12 @@ class DriverLoop:
             available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
         elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
             most = small
-            if sum(span.size for span in available.values()) > most:
+            if total(available) > most:
                 self._batch_started = float("-inf")  # the rest does not wait for the next interval
         chosen = self._suspects.choose(frozenset(available))
         ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
-        ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
+        ranges |= {p: span for p, span in available.items() if p in chosen and span.start == span.end}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
         arrivals_read = [
             arrival
@@ -296,7 +297,7 @@ class DriverLoop:
             batch = replace(batch, group_offsets=self._commits.group_offsets(batch.next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following = self._read({**self._commits.positions, **batch.next_offsets})
+            following = self._read({**self._committed.positions, **batch.next_offsets})
             seconds = self._options.target_batch_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed)
         return batch, tasks
@@ -306,22 +307,17 @@ class DriverLoop:
 
         A range is empty if its task must run without records: for timers, or as it has had none for a time.
         """
-        behind = {p for p, offset in self._commits.positions.items() if ends.get(p, offset) > offset}
-        ends = self._between_batches.readable(ends)
-        if available_now:
-            ends = self._targets.limit(ends)
-        bounds = self._sink.bounds(self._commits.positions)
-        limits = self._switching.restrictions.limits
-        limits = {p: limits[p] for p in limits.keys() & self._commits.positions.keys()}
-        if bounds or limits:
-            ends = {p: min(end, bounds.get(p, end), limits.get(p, end)) for p, end in ends.items()}
-        waiting = self._between_batches.held(self._commits.positions) | {
-            p for p in limits if limits[p] <= self._commits.positions[p]
-        }
-        due = self._between_batches.due(self._commits.positions, behind, once=available_now)
+        positions, restrictions = self._committed.positions, self._switching.restrictions
+        behind = {p for p, offset in positions.items() if ends.get(p, offset) > offset}
+        ends = self._targets.limit(ends) if available_now else dict(ends)
+        for limits in (self._stores.until, restrictions.limits, self._sink.bounds(positions)):
+            ends |= {p: min(ends[p], limits[p]) for p in limits.keys() & ends.keys()}
+        at_limit = {p for p, limit in restrictions.limits.items() if limit <= positions.get(p, 0)}
+        waiting = self._stores.held(positions) | at_limit
+        due = self._stores.due(positions, behind, once=available_now)
         return {
             p: Range(offset, max(offset, ends[p]))
-            for p, offset in self._commits.positions.items()
+            for p, offset in positions.items()
             if p not in waiting and (ends[p] > offset or p in due)
         }
 
@@ -332,15 +328,15 @@ class DriverLoop:
         """
         if ownership.generation < 0:
             return False
-        if available_now and not self._between_batches.held(self._commits.positions):
+        if available_now and not self._stores.held(self._committed.positions):
             return False
         batch = Batch(self.batches, self._owner(ownership), {})
         self._guard.begin(batch)
         try:
-            worked = self._between_batches.restore(min(seconds, max(self._poll_seconds, SHORTEST_RESTORE)))
+            worked = self._runner.restore(min(seconds, max(self._poll_seconds, SHORTEST_RESTORE)))
         finally:
             self._guard.end()
-        self._reporter.restoring(self._between_batches.restoring())
+        self._reporter.restoring(self._stores.restoring())
         return worked
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
@@ -350,7 +346,7 @@ class DriverLoop:
             return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
-        if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
+        if available_now or (most is not None and total(available) >= most):
             return 0.0
         suggested = self._sink.default_trigger_interval_ms
         interval = self._interval.seconds if suggested is None else suggested / 1000
@@ -360,32 +356,28 @@ class DriverLoop:
 
     def _adopt(self, ownership: Ownership) -> None:
         """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
-        before = self._adopted
-        if (
-            before is not None
-            and before.epoch == ownership.epoch
-            and ownership.partitions <= self._commits.positions.keys()
-        ):
+        before, positions = self._adopted, self._committed.positions
+        if before is not None and before.epoch == ownership.epoch and ownership.partitions <= positions.keys():
             return
         # Between two changes, or two member ids, another member may have owned a partition.
         continuous = (
             before is not None
             and ownership.epoch - before.epoch <= 1
             and ownership.member_id == before.member_id
-            and not ownership.lost & self._commits.positions.keys()
+            and not ownership.lost & positions.keys()
         )
-        kept = {p: offset for p, offset in self._commits.positions.items() if continuous and p in ownership.partitions}
+        kept = {p: offset for p, offset in positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
         self._reporter.owns(ownership, self._member.assignor)
         owner = self._owner(ownership)
         if new and self._sink.commits_offsets:
             self._sink.take_over(new, owner)
         if new:
-            self._between_batches.assigned(new)
+            self._stores.assigned(new)
         committed = self._member.committed(sorted(new)) if new else {}
         self._switching.assigned(committed)
         found, uncommitted = self._starting_positions.find(committed, owner)
-        self._commits.positions = {**kept, **found}
+        self._committed.positions = {**kept, **found}
         self._targets.adopt(ownership.partitions, new)
         if new:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
@@ -397,30 +389,27 @@ class DriverLoop:
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
-        is_whole = self._commits.positions and ownership.partitions <= self._commits.positions.keys()
+        positions = self._committed.positions
+        is_whole = positions and ownership.partitions <= positions.keys()
         if time.monotonic() < self._switching.next_look or not is_whole:
             return
-        ahead = self._sink.bounds(self._commits.positions)
-        steps = self._switching.next_steps(
-            {p: offset for p, offset in self._commits.positions.items() if p not in ahead}
-        )
+        ahead = self._sink.bounds(positions)
+        steps = self._switching.next_steps({p: offset for p, offset in positions.items() if p not in ahead})
         if not steps:
             self._reporter.paused(self._switching.results if self._switching.is_paused else "")
             return
         owner = self._owner(ownership)
         metadata = self._sink.offset_metadata(owner)
-        positions = {
-            p: OffsetAndMetadata(self._commits.positions[p], metadata=standing.added_to(metadata))
-            for p, standing in steps.items()
+        offsets = {
+            p: OffsetAndMetadata(positions[p], metadata=standing.added_to(metadata)) for p, standing in steps.items()
         }
-        self._commits.without_batch(positions, ownership)
-        done = {p: standing for p, standing in steps.items() if p in self._commits.positions}
-        self._switching.record(done)
-        self._reporter.switched(
-            done, self._commits.positions, max(map(self._switching.batches_between, done), default=0)
-        )
-        if begun := [p for p, standing in done.items() if standing.results is Results.WRITES]:
-            self._sink.claim(begun, owner, {p: self._commits.positions[p] for p in begun})
+        self._commits.without_batch(offsets, ownership)
+        positions = self._committed.positions
+        taken = {p: standing for p, standing in steps.items() if p in positions}
+        self._switching.record(taken)
+        self._reporter.switched(taken, positions, max(map(self._switching.batches_between, taken), default=0))
+        if begun := [p for p, standing in taken.items() if standing.results is Results.WRITES]:
+            self._sink.claim(begun, owner, {p: positions[p] for p in begun})
             self._batch_started = float("-inf")  # they have waited long enough
 
     def _pass_over(self, available: dict[TopicPartition, Range], ownership: Ownership) -> dict[TopicPartition, Range]:
@@ -428,7 +417,7 @@ class DriverLoop:
         if passed := available.keys() & self._switching.restrictions.passed_over:
             ends = {p: available[p].end for p in passed}
             self._commits.without_batch(self._commits.group_offsets(ends, self._owner(ownership)), ownership)
-            self._commits.positions |= {p: end for p, end in ends.items() if p in self._commits.positions}
+            self._committed.positions |= {p: end for p, end in ends.items() if p in self._committed.positions}
             return {p: span for p, span in available.items() if p not in passed}
         return available
 
@@ -485,7 +474,7 @@ class DriverLoop:
 
     def _note_nothing_read(self) -> None:
         """Log why no batch has run."""
-        if self._commits.positions and self.last_progress is None:
+        if self._committed.positions and self.last_progress is None:
             self._reporter.line("nothing is new: the group stands at the end of all partitions")
         if not isinstance(self._options.topics, tuple) and not self._member.topics():
             self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
@@ -499,7 +488,7 @@ class DriverLoop:
 
     def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
         """Wait for `seconds`, a change of ownership, `stop`, or new records in fully consumed partitions."""
-        read = self._read(self._commits.positions)
+        read = self._read(self._committed.positions)
         if len(read) > MOST_WATCHED:
             seconds = max(seconds, min(_LOOKS_APART * self._look_seconds, _SHORT_PAUSE))
         if self._stopping or not read or seconds > STOP_CHECK_SECONDS:

@@ -1,11 +1,18 @@
-"""Offset ranges of the next batch, and their split over tasks. Pure."""
+"""Where reading starts and ends; offset ranges of the next batch, and their split over tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 
-from roster.model import TopicPartition
-from roster.pipeline.batch import Range, Split
+from roster.client import ClientError
+from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
+from roster.pipeline.batch import Owner, Range, Split, total
+from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.driver.member_protocol import Membership
+from roster.pipeline.driver.reporting import Reporter, brief
+from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Options
 
 
 def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[TopicPartition, Range]:
@@ -14,17 +21,17 @@ def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[T
     Every partition with lag gets at least one offset, so none starves; with more such partitions than `most`, the batch
     has one offset of each. Largest remainders get what rounding leaves. Empty ranges are left out.
     """
-    waiting = {partition: span for partition, span in sorted(available.items()) if span.size > 0}
-    total = sum(span.size for span in waiting.values())
-    if most is None or total <= most:
+    waiting = {partition: span for partition, span in sorted(available.items()) if span.end > span.start}
+    count = total(waiting)
+    if most is None or count <= most:
         return waiting
     share = dict.fromkeys(waiting, 1)
     spare = max(most - len(waiting), 0)
-    rest = total - len(waiting)
+    rest = count - len(waiting)
     if spare and rest:
         remainders = {}
         for partition, span in waiting.items():
-            whole, remainders[partition] = divmod((span.size - 1) * spare, rest)
+            whole, remainders[partition] = divmod((span.end - span.start - 1) * spare, rest)
             share[partition] += whole
         left = spare - sum(share.values()) + len(waiting)
         for partition in sorted(remainders, key=lambda p: (-remainders[p], p))[:left]:
@@ -38,10 +45,10 @@ def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
     The ranges are laid end to end in order and cut into equal lengths: small ones share a task, large ones are split
     over several, and no task reads a partition twice.
     """
-    spans = [(partition, span) for partition, span in sorted(ranges.items()) if span.size > 0]
-    total = sum(span.size for _, span in spans)
-    count = max(1, min(cores, total // max(least, 1)))
-    cuts = [total * task // count for task in range(1, count + 1)]
+    spans = [(partition, span) for partition, span in sorted(ranges.items()) if span.end > span.start]
+    offsets = total(ranges)
+    count = max(1, min(cores, offsets // max(least, 1)))
+    cuts = [offsets * task // count for task in range(1, count + 1)]
     plan: list[list[Split]] = [[]]
     dealt = 0  # offsets dealt so far
     for partition, span in spans:
@@ -61,13 +68,168 @@ def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
 
     Sizes of tasks differ by at most the largest range. Empty ranges count: their tasks may have work without records.
     """
-    spans = sorted(ranges.items(), key=lambda item: (-item[1].size, item))
-    total = sum(span.size for _, span in spans)
-    count = max(1, min(cores, len(spans), total // max(least, 1)))
+    spans = sorted(ranges.items(), key=lambda item: (item[1].start - item[1].end, item))
+    count = max(1, min(cores, len(spans), total(ranges) // max(least, 1)))
     plan: list[list[Split]] = [[] for _ in range(count)]
     loads = [0] * count
     for partition, span in spans:
         lightest = loads.index(min(loads))
         plan[lightest].append(Split(partition.topic, partition.partition, span.start, span.end))
-        loads[lightest] += span.size
+        loads[lightest] += span.end - span.start
     return [tuple(splits) for splits in plan if splits]
+
+
+log = logging.getLogger("roster.spark")
+
+
+class StartingPositions:
+    """Finds where newly assigned partitions start."""
+
+    def __init__(self, member: Membership, sink: BatchSink, options: Options, reporter: Reporter) -> None:
+        self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
+        self._known: dict[str, int] = {}
+
+    def note_topics(self) -> None:
+        """Remember the topics' partition counts: `latest` applies to these, partitions added later start at earliest.
+
+        Raises PipelineError if `starting_offsets` names another partition.
+        """
+        if not isinstance(self._options.topics, tuple):
+            return
+        self._known = self._member.partitions_for(self._options.topics)
+        starting = self._options.start
+        for partition in sorted(starting) if isinstance(starting, Mapping) else ():
+            count = self._known.get(partition.topic)
+            if count is None:
+                raise PipelineError(f"{partition}: the pipeline does not read this topic", field="starting_offsets")
+            if partition.partition >= count:
+                raise PipelineError(f"{partition}: the topic has {count} partitions", field="starting_offsets")
+
+    def find(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], owner: Owner
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Return the next offset of each partition, and the partitions whose starting offset must be committed to the
+        group.
+
+        committed: the partitions, with what the group has committed. Raises PipelineError if records to be read are
+        gone and `fail_on_data_loss` is set.
+        """
+        if not committed:
+            return {}, set()
+        partitions = list(committed)
+        group = {partition: offset.offset for partition, offset in committed.items() if offset is not None}
+        in_sink = self._sink.claim(partitions, owner, group)
+        self._note_difference(group, in_sink)
+        begins = self._member.beginning_offsets(partitions)
+        ends = self._member.end_offsets(partitions)
+        fresh = [p for p in partitions if p not in in_sink and p not in group]
+        starts = {**self._first_offsets(fresh, begins, ends), **group, **in_sink}
+        for partition, start in starts.items():
+            begin, end = begins[partition], ends[partition]
+            if begin <= start <= end:
+                continue
+            problem = f"{partition}: the next offset is {start}, but the log holds {begin} to {end}"
+            if self._options.fail_on_data_loss or (start > end and partition in in_sink):
+                raise PipelineError(
+                    f"{problem}: records are gone or the topic was created anew",
+                    field="fail_on_data_loss",
+                    fix="Set it to False to go on with the records that are left, or use another group and output",
+                )
+            log.warning("%s; going on with the records that are left", problem)
+            # The range must begin at the sink's position; the reader skips the records that are gone.
+            if partition not in in_sink:
+                starts[partition] = begin
+        return starts, {p for p, start in starts.items() if group.get(p) != start}
+
+    def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
+        """Log that reset group offsets do not make the pipeline re-read records whose results the sink holds."""
+        ahead = {p: offset for p, offset in in_sink.items() if offset > group.get(p, offset)}
+        for topic in sorted({p.topic for p in ahead}):
+            numbers = {p.partition: offset for p, offset in sorted(ahead.items()) if p.topic == topic}
+            behind = {p: group[TopicPartition(topic, p)] for p in numbers}
+            self._reporter.line(
+                f"the sink stands at {_offsets(numbers)}, the group at {_offsets(behind)}: the sink wins",
+                topic=topic,
+                partitions=brief(ahead.keys()),
+                to_read_again="reset the group and use another output, or remove this one",
+            )
+
+    def _first_offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        rule = self._options.start
+        if isinstance(rule, int):
+            by_time = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
+            wanted = {p: OffsetSpec.LATEST if (offset := by_time.get(p)) is None else offset for p in partitions}
+        elif isinstance(rule, Mapping):
+            wanted = {p: rule.get(p, OffsetSpec.EARLIEST) for p in partitions}
+        else:
+            wanted = dict.fromkeys(partitions, int(OffsetSpec[rule.upper()]))
+            if rule == "latest":
+                # All records of a partition added since the start are new.
+                wanted.update(
+                    {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
+                )
+        if isinstance(self._options.topics, tuple):
+            # A topic that the pipeline writes itself is always read from its start.
+            wanted |= {p: OffsetSpec.EARLIEST for p in partitions if p.topic not in self._options.topics}
+        return {
+            p: begins[p] if offset == OffsetSpec.EARLIEST else ends[p] if offset == OffsetSpec.LATEST else offset
+            for p, offset in wanted.items()
+        }
+
+
+def _offsets(by_partition: Mapping[int, int]) -> str:
+    """Format offsets as `5` if all are the same, else as `3 to 9`."""
+    least, most = min(by_partition.values()), max(by_partition.values())
+    return str(least) if least == most else f"{least} to {most}"
+
+
+class Targets:
+    """The log end offset of each partition when it was assigned.
+
+    Those of repartition topics are looked up once all targets are reached, once for each of these topics: records of
+    one may lead to records of the next.
+    """
+
+    def __init__(
+        self,
+        is_repartition: Callable[[TopicPartition], bool],
+        log_ends: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
+    ) -> None:
+        """`log_ends` counts records of open transactions."""
+        self._is_repartition, self._log_ends = is_repartition, log_ends
+        self._targets: dict[TopicPartition, int] = {}
+        self._rounds = 0
+        """How often those of repartition topics were set since the assignment."""
+
+    def adopt(self, owned: Collection[TopicPartition], new: Collection[TopicPartition]) -> None:
+        """Take a new assignment."""
+        kept = {p for p in owned if not (new and self._is_repartition(p))}
+        self._targets = {p: end for p, end in self._targets.items() if p in kept}
+        self._rounds = 0 if new else self._rounds
+
+    def limit(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return up to where to read partitions with these log ends; the first ones seen are the targets."""
+        for partition, end in ends.items():
+            if not self._is_repartition(partition):
+                self._targets.setdefault(partition, end)
+        return {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
+
+    def are_reached(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Return True once repartition topics are read, too, where inputs are. Raises ClientError."""
+        repartitioned = [partition for partition in positions if self._is_repartition(partition)]
+        while all(positions[partition] >= self._targets.get(partition, 0) for partition in repartitioned):
+            if self._rounds >= len({partition.topic for partition in repartitioned}):
+                return True
+            try:
+                self._targets |= self._log_ends(repartitioned)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                return False
+            self._rounds += 1
+        return False

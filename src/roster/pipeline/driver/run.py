@@ -180,7 +180,7 @@ class Run:
                 if not self._stopping.is_set():
                     loop.run(available_now=available_now)
                 if loop.stalled is None:
-                    self._between_batches.settle()
+                    self._runner.settle()
             if loop.stalled is None:
                 return
             self._reporter.left(loop.stalled)
@@ -249,7 +249,7 @@ class Run:
         """
         if not self._stopping.is_set() and self._is_alone():
             thread = cleanup.enter_context(ThreadPoolExecutor(1, "roster-join"))
-            self._between_batches.find_stores()
+            self._runner.find_stores()
             member = self._new_member(cleanup)
             joining = thread.submit(self._join, member)
             # The first batch of a small topic then waits for no Spark job; a large one is Spark's first.
@@ -259,7 +259,7 @@ class Run:
         if not self._has_slot():
             return None
         self.phase = WARMING
-        self._between_batches.find_stores()
+        self._runner.find_stores()
         if self._warm_up() and self._old_have_left():
             self.phase, member = JOINING, self._new_member(cleanup)
             return member if self._join(member) else None

@@ -1,10 +1,10 @@
-"""Protocols of the driver's loop: what runs batches, and what works on copies of state between them."""
+"""What the driver's loop works with: what is committed, what runs batches, and stores between two batches."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
@@ -12,7 +12,32 @@ from roster.pipeline.batch import Batch, BatchFigures, Restoring, Split
 from roster.pipeline.batch_sink import BatchSink
 
 SHORTEST_RESTORE = 0.05
-"""Least `seconds` of `BetweenBatches.restore`: reading takes some time to begin."""
+"""Least `seconds` of `Runner.restore`: reading takes some time to begin."""
+
+
+class TaskCommit(NamedTuple):
+    """The last committed batch of a task, as long as only this application may have changed its stores since.
+
+    token: of the attempt whose changes count. begins: offsets of its changelogs before the batch. ends: behind it,
+    where the commit returned them. inputs: next offsets of its input partitions.
+    """
+
+    token: str
+    begins: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    inputs: Mapping[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class Committed:
+    """What is committed, for the loop and for stores; written on the pipeline's thread.
+
+    positions: next offsets of owned partitions, behind the last committed batch or where reading starts. tasks: the
+    last batch of each task with stores.
+    """
+
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    tasks: dict[TaskId, TaskCommit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +52,14 @@ class Outcome(BatchFigures):
 
 
 class BetweenBatches:
-    """Stores between two batches: which partitions wait for them, and work on them; as it is here, without stores."""
+    """Stores between two batches: which partitions wait for them or are due; as it is here, without stores."""
+
+    until: Mapping[TopicPartition, int] = {}
+    """Offsets up to which partitions may be read, of those that end before their logs."""
+
+    def __init__(self) -> None:
+        self.done = Committed()
+        """What is committed."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Record newly assigned partitions, whose earlier owners have no transaction open. Raises ClientError."""
@@ -43,13 +75,6 @@ class BetweenBatches:
         """Return the partitions whose state must be restored before they are read."""
         return frozenset()
 
-    def readable(self, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return up to where partitions with these log ends may be read."""
-        return ends
-
-    def find_stores(self) -> None:
-        """Find the stores on this host, before the warm-up. Raises PipelineError if stores cannot be kept."""
-
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
@@ -64,13 +89,6 @@ class BetweenBatches:
 
     def aborted(self, batch: Batch) -> None:
         """Record that a batch is not committed: what its tasks left in their stores does not count."""
-
-    def restore(self, seconds: float) -> bool:
-        """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
-        return False
-
-    def settle(self) -> None:
-        """Apply the last committed changes to the stores; at the end of a run, while partitions are still owned."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -109,6 +127,15 @@ class Runner(Protocol):
 
         refused: what the sink would not commit; these rows' records become dead letters.
         """
+
+    def find_stores(self) -> None:
+        """Find the stores on this host, before the warm-up. Raises PipelineError if stores cannot be kept."""
+
+    def restore(self, seconds: float) -> bool:
+        """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
+
+    def settle(self) -> None:
+        """Apply the last committed changes to the stores; at the end of a run, while partitions are still owned."""
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch; thread-safe."""

@@ -57,9 +57,9 @@ class Unswitched:
     def assigned(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Take the standings of newly assigned partitions from their committed offsets."""
 
-    def with_standing(self, partition: TopicPartition, metadata: str) -> str:
-        """Return the metadata of a partition's committed offset, with its standing."""
-        return metadata
+    def with_standings(self, partitions: Iterable[TopicPartition], metadata: str) -> dict[TopicPartition, str]:
+        """Return the metadata of each partition's committed offset, with its standing."""
+        return dict.fromkeys(partitions, metadata)
 
     def count_batch(self, partitions: Iterable[TopicPartition]) -> None:
         """Count a committed batch of partitions that are taken over."""
@@ -142,8 +142,10 @@ class Switching(Unswitched):
         return partition.partition if self._keeps_state else partition
 
     @override
-    def with_standing(self, partition: TopicPartition, metadata: str) -> str:
-        return self._standings.get(partition, self._initial).added_to(metadata)
+    def with_standings(self, partitions: Iterable[TopicPartition], metadata: str) -> dict[TopicPartition, str]:
+        standings = {p: self._standings.get(p, self._initial) for p in partitions}
+        texts = {standing: standing.added_to(metadata) for standing in {*standings.values()}}
+        return {p: texts[standing] for p, standing in standings.items()}
 
     def paused(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions among these whose records lead to no results."""

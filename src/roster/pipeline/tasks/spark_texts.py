@@ -72,7 +72,7 @@ def _days(values: pa.Array) -> pa.Array:
 def _years(text: pa.Array, end: str) -> pa.Array:
     """Return dates with years as Java's pattern yyyy writes them."""
     if pc.any(pc.invert(pc.match_substring_regex(text, r"^\d{4}-"))).as_py():
-        text = pa.array([None if each is None else _year(each) for each in text.to_pylist()], pa.string())
+        text = pa.array([None if date is None else _year(date) for date in text.to_pylist()], pa.string())
     return pc.binary_join_element_wise(text, end, "")
 
 

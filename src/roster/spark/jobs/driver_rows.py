@@ -28,7 +28,7 @@ class DriverRows:
     """
 
     def __init__(self, spark: SparkSession, columns: StructType) -> None:
-        """`columns` are those of the tables; their Arrow schema is `arrow_schema(columns)`."""
+        """`columns`: of the tables, whose Arrow schema is `arrow_schema(columns)`."""
         self._spark, self._columns = spark, columns
         self._calls: tuple[Any, Any] | None = None
         self._schema = columns.json()

@@ -100,29 +100,28 @@ class QueryEvents:
         self._is_told = False
 
     def _tell(self) -> None:
-        session: Any = self._spark._jsparkSession
-        self._streams, self._jvm = session.streams(), self._spark._jvm
+        streams: Any = cast("Any", self._spark)._jsparkSession.streams()
         listener = "org.apache.spark.sql.streaming.StreamingQueryListener$"
         ids = [self._java("java.util.UUID").fromString(query_id) for query_id in self._ids.values()]
         parse = getattr(self._java("org.apache.spark.util.JsonProtocol$"), "MODULE$").sparkEventFromJson
         started = self._java(f"{listener}QueryStartedEvent")
-        self._streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
+        streams.postListenerEvent(started(*ids, self._group, utc(time.time() * 1000)))
         keeps = self._is_kept()
         totals, count = self._registered(), dict.fromkeys(_METRICS, 0)
         while batches := self._gathered():
-            if keeps or len(self._streams.listListeners()):
+            if keeps or len(streams.listListeners()):
                 for progress in shared(batches):
                     document = query_progress(progress, self._ids, self._sink)
                     event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": document}))
                     for name, row in self._observed.rows(progress.batch).items():
                         event.progress().observedMetrics().put(name, row)
-                    self._streams.postListenerEvent(event)
+                    streams.postListenerEvent(event)
             for progress in batches:
                 _add(count, progress)
             _write(totals, count)
             self._ending.wait(_PAUSE)
         error = self._java("scala.Option").apply(self._error)
-        self._streams.postListenerEvent(self._java(f"{listener}QueryTerminatedEvent")(*ids, error))
+        streams.postListenerEvent(self._java(f"{listener}QueryTerminatedEvent")(*ids, error))
 
     def _gathered(self) -> list[Progress]:
         """Wait for a batch; return it and those that are there by then, none once the run has ended."""
@@ -137,7 +136,7 @@ class QueryEvents:
 
     def _java(self, name: str) -> Any:
         """Return a class of the JVM."""
-        node: Any = self._jvm
+        node: Any = self._spark._jvm
         for part in name.split("."):
             node = getattr(node, part)
         return node
@@ -156,11 +155,10 @@ class QueryEvents:
             with contextlib.suppress(*_LEFT_OUT):
                 scala: Any = context._jsc.sc()
                 accumulators = {name: scala.longAccumulator(f"roster.{self._group}.{name}") for name in _METRICS}
-                named = {f"roster.{self._group}.{name}": each for name, each in accumulators.items()}
                 source = getattr(self._java("org.apache.spark.metrics.source.LongAccumulatorSource$"), "MODULE$")
                 java_map = self._java("java.util.HashMap")()
-                for name, each in named.items():
-                    java_map.put(name, each)
+                for name, accumulator in accumulators.items():
+                    java_map.put(f"roster.{self._group}.{name}", accumulator)
                 source.register(scala, self._java("org.apache.spark.api.python.PythonUtils").toScalaMap(java_map))
                 _totals[key] = accumulators
         return _totals[key]

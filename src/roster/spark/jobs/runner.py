@@ -28,9 +28,8 @@ from roster.pipeline.tasks.reader import Counts, ReaderConfig, ReadTask
 from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
 from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.jobs.slot_probe import SlotProbe, check_worker, worker_report
 from roster.spark.jobs.small_batches import SmallBatches
-from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.jobs.spark_jobs import SlotProbe, SparkJobs, check_worker, worker_report
 from roster.spark.jobs.streaming_only import WAY_OUT, notes
 from roster.spark.jobs.task_errors import task_error
 
@@ -53,49 +52,44 @@ class Reading(Protocol):
         """Yield the rows of the tasks that the rows of `batches` name."""
 
 
-class BatchWork(Protocol):
-    """What the tasks of a pipeline's batches do."""
-
-    @property
-    def whole_partitions(self) -> bool:
-        """True if one task must read a partition's whole range, as the one writer of its store."""
-
-    def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
-        """Prepare the batch, `write` it with these tasks or others of the same splits, and note what came of it."""
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Prepare what the first batch needs, and `run` tasks that read nothing. Raises PipelineError."""
-
-    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> Reading:
-        """Return what makes rows inside the tasks; the rest is as for `ReadTask`."""
-
-    def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
-        """Run a job of these tasks, each of which is given its number; return what they yield."""
+RunSmall: TypeAlias = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
+"""Runs a task without a Spark job; returns None if Spark has to run it."""
 
 
 class ReadBatches:
-    """Batches whose tasks read and map."""
+    """What the tasks of a pipeline's batches do: as it is here, they read and map."""
 
     whole_partitions = False
+    """True if one task must read a partition's whole range, as the one writer of its store."""
 
     def __init__(self, jobs: SparkJobs, config: ReaderConfig, function: ArrowFunction | None) -> None:
         self._jobs, self._config, self._function = jobs, config, function
 
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
-        """Write the batch."""
+        """Prepare the batch, `write` it with these tasks or others of the same splits, and record the outcome."""
         return write(batch, tasks)
 
     def warm_up(self, run: Callable[[], None]) -> None:
-        """Run the tasks that read nothing."""
+        """Prepare what the first batch needs, and `run` tasks that read nothing. Raises PipelineError."""
         run()
 
-    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> ReadTask:
-        """Return what reads and maps."""
+    def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> Reading:
+        """Return what makes rows inside the tasks; the rest is as for `ReadTask`."""
         return ReadTask(self._config, tasks, self._function, counted, failed)
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
-        """Run a job of these tasks."""
+        """Run a job of these tasks, each with its number; return what they yield."""
         return self._jobs.collect(len(tasks), work)
+
+    def find_stores(self) -> None:
+        """Find the stores, as `Runner` does."""
+
+    def restore(self, seconds: float) -> bool:
+        """Restore stores, as `Runner` does."""
+        return False
+
+    def settle(self, run_small: RunSmall) -> None:
+        """Apply the last committed changes, as `Runner` does."""
 
 
 class SparkRunner:
@@ -104,12 +98,12 @@ class SparkRunner:
     def __init__(
         self,
         jobs: SparkJobs,
-        work: BatchWork,
+        work: ReadBatches,
         columns: StructType,
         transform: Callable[[DataFrame], DataFrame] | None = None,
         small: int = 0,
     ) -> None:
-        """`columns` are those of the rows that the tasks of `work` make.
+        """`columns`: of the rows that the tasks of `work` make.
 
         small: most offsets of a batch that is done without a Spark job.
         """
@@ -209,6 +203,18 @@ class SparkRunner:
         tasks = self._small.begin(None, [()])
         return self._small.results(work) if self._small.takes(tasks) else None
 
+    def find_stores(self) -> None:
+        """Find the stores on this host. Raises PipelineError if stores cannot be kept."""
+        self._work.find_stores()
+
+    def restore(self, seconds: float) -> bool:
+        """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
+        return self._work.restore(seconds)
+
+    def settle(self) -> None:
+        """Apply the last committed changes to the stores, by the worker that stays if possible."""
+        self._work.settle(self.run_small)
+
     def close(self) -> None:
         """Give up the workers that stay."""
         self._small.close()
@@ -261,7 +267,7 @@ class SparkRunner:
             raise self._function_error()
         counts = self._counted.value.values()
         try:
-            self._missing.note(*(each.seen for each in counts), ranges=batch.ranges)
+            self._missing.note(*(count.seen for count in counts), ranges=batch.ranges)
         except PipelineError:
             sink.abort(written_batch, batch)
             raise

@@ -17,10 +17,9 @@ from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Split
 from roster.pipeline.driver.batch_size import WorkerLimits
 from roster.pipeline.tasks.writer import conformed
-from roster.spark.jobs.local_workers import LocalWorkers
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import task_error
-from roster.spark.jobs.workers import WorkerError
+from roster.spark.jobs.workers import LocalWorkers, WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class SmallBatches:
         self._left_to_spark = 0
         self._is_cancelled = False
         self.limits, self._offsets = WorkerLimits(self._most), 0
-        """The most offsets of a batch, and those of the present one."""
+        """The most offsets of a batch, and how many the present one has."""
         self._at_once = 1
         """Tasks of a batch for several workers."""
         self._is_here = self._is_large = False

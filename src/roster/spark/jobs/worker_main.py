@@ -1,6 +1,6 @@
 """The worker that stays: a Python process that runs the tasks of small batches, as a Spark worker on this host would.
 
-`spark/jobs/local_workers.py` starts it on the driver's host, where it inherits a socket. It reads pickled requests, one
+`spark/jobs/workers.py` starts it on the driver's host, where it inherits a socket. It reads pickled requests, one
 after the other, and answers each. It ends with the driver.
 """
 

@@ -1,4 +1,4 @@
-"""The driver's side of the workers that stay: tasks go to them over connections, one for each process."""
+"""A pipeline's workers that stay: started, given tasks over connections, and replaced if they die or grow."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import contextlib
 import io
 import os
 import pickle
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import py4j
 import pyspark
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext, SparkFiles, cloudpickle
 from pyspark.accumulators import _accumulatorRegistry
 
 from roster.model.offsets import Arrival
@@ -35,16 +38,38 @@ class WorkerError(Exception):
     """A task was not done: it failed, with the traceback of its error, or its worker ended."""
 
 
-class Link:
-    """The connection to one worker. All methods but `cancel` are for one thread at a time."""
+class _Process(NamedTuple):
+    """A worker that was started, and the driver's side of its connection."""
 
-    def __init__(
-        self, context: SparkContext, connection: Connection, end: Callable[[], int | None], files: str
-    ) -> None:
-        """`end` ends the process and returns its exit status, if known. files: Spark's folder of files there."""
+    connection: Connection
+    popen: subprocess.Popen[bytes]
+    python: str
+    environment: Mapping[str, str]
+
+    @classmethod
+    def start(cls, python: str, environment: Mapping[str, str]) -> _Process:
+        ours, theirs = Pipe()
+        number = theirs.fileno()
+        command = [python, "-m", "roster.spark.jobs.worker_main", str(number)]
+        with theirs:
+            popen = subprocess.Popen(  # noqa: S603 - the session's own Python
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], env=environment
+            )
+        return cls(ours, popen, python, environment)
+
+    def end(self) -> int:
+        with contextlib.suppress(OSError):
+            self.popen.kill()
+        return self.popen.wait()
+
+
+class Worker:
+    """One process and the connection to it. All methods but `cancel` are for one thread at a time."""
+
+    def __init__(self, context: SparkContext, process: _Process) -> None:
         self._context: Any = context
-        self._connection: Connection | None = connection
-        self._end, self._files = end, files
+        self._process, self._files = process, SparkFiles.getRootDirectory()
+        self._connection: Connection | None = process.connection
         self._lock = threading.Lock()
         self._is_busy = self._is_ready = False
         self._tasks, self._settled = 0, 0
@@ -54,9 +79,9 @@ class Link:
         """True if the process should be replaced: it has grown by much more than it needed first."""
 
     @property
-    def is_open(self) -> bool:
-        """False once the process is known to have ended."""
-        return self._connection is not None
+    def is_alive(self) -> bool:
+        """False once the process has ended."""
+        return self._connection is not None and self._process.popen.poll() is None
 
     @property
     def is_ready(self) -> bool:
@@ -64,7 +89,7 @@ class Link:
         with contextlib.suppress(WorkerError):
             if not self._is_ready and self._over(lambda connection: connection.poll()):
                 self._over(self._wait_until_ready)
-        return self._is_ready and self.is_open
+        return self._is_ready and self._connection is not None
 
     def _wait_until_ready(self, connection: Connection) -> None:
         if not self._is_ready and connection.recv_bytes() != READY:
@@ -102,9 +127,7 @@ class Link:
                 raise EOFError
             return act(self._connection)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            status = self.close()
-            known = "" if status is None else f" (exit status {status})"
-            raise WorkerError(f"the worker ended{known}") from error
+            raise WorkerError(f"the worker ended (exit status {self.close()})") from error
         except BaseException:  # the answer would reach the next task
             self.close()
             raise
@@ -120,41 +143,40 @@ class Link:
         """End the process if it has a task; from any thread."""
         with self._lock:
             if self._is_busy and self._connection is not None:
-                self._end()
+                self._process.end()
 
-    def close(self) -> int | None:
-        """End the process; return its exit status if that is known."""
+    def close(self) -> int:
+        """End the process; return its exit status."""
         with self._lock:
             connection, self._connection, self._is_busy = self._connection, None, False
-            if connection is None:
-                return None
-            connection.close()
-            return self._end()
+            if connection is not None:
+                connection.close()
+            return self._process.end()
 
 
 def _received(connection: Connection) -> Answer:
     return Answer(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from our own process
 
 
-def run(links: Sequence[Link], work: object, arrivals: Sequence[Arrival]) -> list[object]:
+def run(workers: Sequence[Worker], work: object, arrivals: Sequence[Arrival]) -> list[object]:
     """Run one task on each worker at the same time: a function that is given its number and yields results.
 
     Return the results in order. Updates of accumulators count if all succeed. Raises WorkerError.
     """
-    busy: list[Link] = []
+    busy: list[Worker] = []
     answers: list[Answer] = []
     problems: list[WorkerError] = []
     try:
         with _collecting(problems):
-            for number, link in enumerate(links):
-                link.ask(work, number, arrivals)
-                busy.append(link)
-        for link in busy:
+            for number, worker in enumerate(workers):
+                worker.ask(work, number, arrivals)
+                busy.append(worker)
+        for worker in busy:
             with _collecting(problems):
-                answers.append(link.answer())
+                answers.append(worker.answer())
     except BaseException:  # an answer that is not read would reach the next task
-        for link in busy:
-            link.close()
+        for worker in busy:
+            worker.close()
         raise
     if problems:
         raise problems[0]
@@ -207,3 +229,131 @@ def environment(executors: Mapping[str, str]) -> dict[str, str]:
     paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(package.__path__[0]).parent) for package in (pyspark, py4j))]
     own = {name: value for name, value in os.environ.items() if name not in _SET_BY_CONTEXT}
     return {**own, **executors, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+_EXECUTOR_ENVIRONMENT = "spark.executorEnv."
+SPARE_SECONDS = 60.0
+"""Time for which workers without a pipeline wait for the session's next, as Spark's idle ones do."""
+
+
+_early: list[_Process] = []
+"""A process for the first pipeline of a session."""
+
+
+def start_early(settings: Mapping[str, str]) -> None:
+    """Start the worker of a session's first pipeline while Spark starts, which leaves cores idle.
+
+    settings: the session's. The worker ends if no pipeline of a local session with these settings asks for it soon.
+    """
+    if not settings["spark.master"].startswith("local["):
+        return
+    names = [name for name in settings if name.startswith(_EXECUTOR_ENVIRONMENT)]
+    executors = {name.removeprefix(_EXECUTOR_ENVIRONMENT): settings[name] for name in names}
+    executors["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")
+    with contextlib.suppress(OSError):  # the pipeline tells it
+        _early.append(_Process.start(os.environ.get("PYSPARK_PYTHON", "python3"), environment(executors)))
+    timer = threading.Timer(SPARE_SECONDS, _end_early)
+    timer.daemon = True
+    timer.start()
+
+
+def _taken(python: str, environment: Mapping[str, str]) -> _Process | None:
+    """Return the early process if it is as wanted, and end it if it is not."""
+    with contextlib.suppress(IndexError):
+        early = _early.pop()
+        if early.popen.poll() is None and (early.python, early.environment) == (python, environment):
+            return early
+        early.connection.close()
+        early.end()
+    return None
+
+
+def _end_early() -> None:
+    _taken("", {})
+
+
+class LocalWorkers:
+    """One process, started anew whenever it is gone, and others beside it while batches are larger.
+
+    All methods but `cancel` are for one thread at a time.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context: Any = context
+        self._environment = environment(context.environment)
+        self._workers: list[Worker] = []
+        self._used_together = 0.0
+
+    @classmethod
+    def of(cls, context: SparkContext) -> Self:
+        """Return the workers of a pipeline of this session that has ended, or new ones."""
+        wanted = environment(context.environment)
+        for workers in list(_spare):
+            if isinstance(workers, cls) and workers._context is context and workers._environment == wanted:
+                with contextlib.suppress(ValueError):
+                    _spare.remove(workers)
+                    return workers
+        return cls(context)
+
+    def leave(self) -> None:
+        """Leave the workers to the session's next pipeline, for a while."""
+        if not self._workers:
+            return
+        _spare.append(self)
+        timer = threading.Timer(SPARE_SECONDS, self._end_spare)
+        timer.daemon = True
+        timer.start()
+
+    def _end_spare(self) -> None:
+        with contextlib.suppress(ValueError):  # another pipeline has them
+            _spare.remove(self)
+            self.close()
+
+    def start(self, at_once: int = 1) -> None:
+        """Have so many processes; new ones load modules meanwhile."""
+        self._close([worker for worker in self._workers if not worker.is_alive])
+        if at_once > 1:
+            self._used_together = time.monotonic()
+        elif len(self._workers) > 1 and time.monotonic() > self._used_together + SPARE_SECONDS:
+            self._close(self._workers[1:])
+        while len(self._workers) < at_once:
+            self._environment = environment(self._context.environment)
+            wanted = self._context.pythonExec, self._environment
+            process = _taken(*wanted) or _Process.start(*wanted)
+            self._workers.append(Worker(self._context, process))
+
+    def are_ready(self, count: int) -> bool:
+        """Return True if so many can begin at once; one is started if it is missing."""
+        return count == 1 or sum(worker.is_ready for worker in self._workers) >= count
+
+    def run(self, work: object, arrivals: Sequence[Arrival] = (), count: int = 1) -> list[object]:
+        """Run so many tasks at the same time, as `run` does; `cancel` makes it raise a WorkerError.
+
+        arrivals: records that tasks need not read.
+        """
+        if count == 1:
+            self.start()
+        chosen = [worker for worker in self._workers if count == 1 or worker.is_ready][:count]
+        results = run(chosen, work, arrivals)
+        if grown := [worker for worker in chosen if worker.has_grown]:
+            self._close(grown)
+            self.start(len(self._workers) + len(grown))
+        return results
+
+    def cancel(self) -> None:
+        """End the processes that have a task; from any thread."""
+        for worker in list(self._workers):
+            worker.cancel()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._close(self._workers)
+
+    def _close(self, workers: Sequence[Worker]) -> None:
+        self._workers = [worker for worker in self._workers if worker not in workers]
+        for worker in workers:
+            worker.close()
+
+
+_spare: list[LocalWorkers] = []
+"""Those whose pipelines have ended."""

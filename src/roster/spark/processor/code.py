@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from roster.pipeline.errors import FunctionError
 from roster.pipeline.tasks.arrow_function import place_of
 from roster.spark.processor.handle import Handle, SchemaReader
-from roster.spark.processor.initial import InitialState
+from roster.state.keys import encode_keys
 from roster.state.processor.batch import KeyedState, Now, TimeMode
 from roster.state.store import StateError
+
+
+class InitialState:
+    """Rows that each key begins with. Raises StateError if the key's columns are missing or cannot be keys."""
+
+    def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
+        if missing := [name for name in keys if name not in table.column_names]:
+            raise StateError(f"initial_state: no column {missing[0]!r} among {', '.join(table.column_names)}")
+        encoded = encode_keys(table, keys).combine_chunks()
+        order = pc.sort_indices(encoded)
+        self._table = table.take(order).combine_chunks()
+        self._spans: dict[bytes, tuple[int, int]] = {}
+        for place, key in enumerate(encoded.take(order).to_pylist()):
+            begin, _ = self._spans.get(key, (place, place))
+            self._spans[key] = begin, place + 1
+
+    def of(self, key: bytes | None) -> pa.Table:
+        """Return the rows of a key."""
+        begin, end = self._spans.get(key or b"", (0, 0))
+        return self._table.slice(begin, end - begin)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
-from roster.spark.processor.code import Given
+from roster.spark.processor.code import Given, InitialState
 from roster.spark.processor.group_state import MODES
-from roster.spark.processor.initial import InitialState
 from roster.spark.processor.operator import GroupStateOperator, ProcessorOperator
 from roster.spark.stateful_operators import Stateful, check_extra, check_functions
 from roster.spark.steps import pickled
@@ -120,7 +119,7 @@ def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[st
     table = state if isinstance(state, pa.Table) else None
     if table is None:
         if not isinstance(state, DataFrame):
-            raise PipelineError(f"{state!r} is no DataFrame and no pyarrow.Table", field="initial_state")
+            raise PipelineError(f"{state!r} is neither a DataFrame nor a pyarrow.Table", field="initial_state")
         table = state.toArrow()
     try:
         if in_pandas:

@@ -67,7 +67,7 @@ class Frames:
             try:
                 series[name] = convert(table[name])
             except (ValueError, OverflowError) as error:
-                raise StateError(f"column {name!r} is no column of pandas, use rows instead: {error}") from None
+                raise StateError(f"column {name!r} does not fit pandas, use rows instead: {error}") from None
         return pd.DataFrame(series)
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.queries.store_reads import Reads, Wanted
+from roster.pipeline.driver.runner_protocol import TaskCommit
+from roster.spark.queries.store_reads import CommittedAttempt, Reads, Wanted
 from roster.state.entries import Read, Span
 from roster.stateful.changelogs import Changelog
 from roster.stateful.restore_schedule import Copies
-from roster.stateful.store_targets import CommittedAttempt
 
 
 @dataclass(slots=True)
@@ -55,10 +54,10 @@ class LocalState:
         reads: Reads,
         changelog: Changelog,
         copies: Copies,
-        attempt_of: Callable[[TopicPartition], CommittedAttempt | None],
+        commit_of: Callable[[TaskId], TaskCommit | None],
     ) -> None:
-        """`reads` reads stores. `attempt_of` returns the attempt that a store committed last, None if unknown."""
-        self._reads, self._copies, self._attempt_of = reads, copies, attempt_of
+        """`reads` reads stores. `commit_of` returns the last commit of a task, None if unknown."""
+        self._reads, self._copies, self._commit_of = reads, copies, commit_of
         self._changelog = changelog
         self.tasks = frozenset(changelog.tasks)
         """All tasks of the group that have such a store."""
@@ -90,4 +89,6 @@ class LocalState:
         log = self._changelog[task]
         reached = self._copies.reached(log)
         # A copy may be at any offset, but its store must exist.
-        return Wanted(task, reached if is_whole else min(reached, 1), self._attempt_of(log))
+        commit = self._commit_of(task)
+        attempt = None if commit is None else CommittedAttempt(commit.token, commit.begins[log])
+        return Wanted(task, reached if is_whole else min(reached, 1), attempt)

@@ -26,12 +26,16 @@ from roster._errors import one_line
 from roster.http.pages import Answer, Page
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
-from roster.spark.queries.client import encoded
+from roster.spark.jobs.preferred_locations import Cluster
+from roster.spark.jobs.spark_jobs import SparkJobs
+from roster.spark.queries.client import StateClient, encoded
 from roster.spark.queries.local_state import LocalState
+from roster.spark.queries.store_reads import Reads, ReadsHere, ReadsOnExecutors
 from roster.spark.queries.view import StateUnavailableError, StateView
 from roster.state.definition import json_text
 from roster.state.entries import Span, kinds_of
 from roster.state.store import StateError
+from roster.stateful.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +66,10 @@ class _QueryError(Exception):
         self.document = {"error": {"field": field, "problem": problem, "fix": fix}}
 
 
-Stores = Mapping[str, Served]
+ServedByName = Mapping[str, Served]
 
 
-def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, object]]:
+def answer(target: str, stores: ServedByName) -> tuple[HTTPStatus, Mapping[str, object]]:
     """Return status and document for the path and query of a request."""
     try:
         return HTTPStatus.OK, _answer(target, stores)
@@ -117,7 +121,7 @@ def _refused(error: Exception) -> _QueryError:
     return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
 
 
-def _answer(target: str, stores: Stores) -> Mapping[str, object]:
+def _answer(target: str, stores: ServedByName) -> Mapping[str, object]:
     parts = urlsplit(target)
     path = [unquote(part) for part in parts.path.split("/") if part]
     try:
@@ -248,3 +252,17 @@ def _bytes(query: Query, name: str) -> bytes:
         return bytes.fromhex(_one(query, name) or "")
     except ValueError:
         raise _QueryError(HTTPStatus.BAD_REQUEST, name, "it is not hexadecimal") from None
+
+
+def served_stores(jobs: SparkJobs, cluster: Cluster | None, stores: Stores) -> list[Served]:
+    """Return the open stores of one application, ready for queries. cluster: of a session that is not local."""
+    copies, address, access = stores.copies, stores.application_server, stores.options.access
+    served = []
+    for (store, kind), changelog in zip(stores.topology.stores.items(), stores.changelogs, strict=True):
+        here = ReadsHere(kind.place, kind.definition)
+        reads: Reads = here if cluster is None else ReadsOnExecutors(jobs.context, cluster, here)
+        local = LocalState(reads, changelog, copies, stores.targets.last_commit)
+        fingerprint = kind.definition.fingerprint
+        client = StateClient(store, fingerprint, access=access)
+        served.append(Served(store, fingerprint, StateView(local, kind.definition, copies, client, address), local))
+    return served

@@ -26,11 +26,17 @@ from roster.state.entries import Entries, Read, Span
 from roster.state.evolution import seen_as
 from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, StateError, StoreMissingError
-from roster.stateful.store_targets import CommittedAttempt
 from roster.stateful.tasks.store_location import Place, open_for_reading
 
 _reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 """Held while a store is read: a process may open an LMDB file only once."""
+
+
+class CommittedAttempt(NamedTuple):
+    """An attempt whose changes a store has pending or applied: its token, and the changelog offset where they begin."""
+
+    token: str
+    at: int
 
 
 class Wanted(NamedTuple):
