@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from scramp import ScramClient
 
 from roster.broker.call import Call
-from roster.broker.dispatch import HANDLERS
+from roster.broker.dispatch import guarded
 from roster.broker.errors import BrokerStartError, CloseConnection, RefusedError
-from roster.broker.gate import GATES, guarded
 from roster.broker.handlers.security_admin import _alter
 from roster.broker.listener import Admission, Slot
 from roster.broker.security.access import Access
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity, is_loopback
-from roster.broker.security.login import ServerLogin
 from roster.broker.security.principals import PrincipalRules
+from roster.broker.security.session import ServerLogin
 from roster.broker.security.store import Users
 from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ApiKey, ErrorCode
@@ -47,10 +46,6 @@ def login(known_as: str | None = None, mechanisms: tuple[str, ...] = ("PLAIN", *
         lifetime_ms=1_000,
         known_as=known_as,
     )
-
-
-def test_each_request_has_its_gate() -> None:
-    assert set(GATES) == set(HANDLERS)
 
 
 async def test_a_produce_that_a_hook_answers_goes_through_its_gate() -> None:

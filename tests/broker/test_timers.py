@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from roster.broker.timers import Timers
+from roster.broker.shell import Timers
 
 
 async def test_timers_fire_in_order_at_their_latest_deadline_and_never_when_cancelled() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roster.client.api_versions import from_version, to_version
 from roster.client.cluster import parse_bootstrap
+from roster.client.connection import from_version, to_version
 from roster.client.errors import OptionError
 from roster.wire import API_VERSIONS, ApiKey, Message, decode, encode
 from roster.wire.messages import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.console.series import Series
+from roster.console.history import Series
 from roster.console.text import BARS, bars, named_briefly, number_runs
 from roster.model import TopicPartition
 

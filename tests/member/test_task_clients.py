@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roster.assignors.tasks import Client, TaskProblem, assign
-from roster.member.task_clients import members_by_process, running_tasks, task_clients
+from roster.member.task_leader import members_by_process, running_tasks, task_clients
 from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.streams.subscription_info import SubscriptionInfo, decode_subscription_info, encode_subscription_info

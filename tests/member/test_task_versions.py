@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.member.task_versions import error_answers, settle_versions, version_to_rejoin
+from roster.member.task_leader import error_answers, settle_versions, version_to_rejoin
 from roster.model.tasks import RUNNING, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info

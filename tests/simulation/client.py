@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from roster.client.api_versions import from_version, to_version
+from roster.client.connection import from_version, to_version
 from roster.wire import API_VERSIONS, ApiKey, Message
 from roster.wire.frames import decode_response, encode_request, response_class
 from roster.wire.messages import InitProducerIdRequest, JoinGroupRequest

@@ -32,6 +32,7 @@ from roster.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     ProduceRequest,
+    TopicErrors,
     TxnOffsetCommitRequest,
 )
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
@@ -65,7 +66,7 @@ class Call:
     header: RequestHeader
     message: Message
     since: int
-    refused: list[OffsetCommitResponse.Topic] = field(default_factory=list)
+    refused: list[TopicErrors] = field(default_factory=list)
     """Partitions that do not exist, which the coordinator does not see."""
 
 
@@ -255,10 +256,9 @@ class Node:
             if unknown:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 rows = [
-                    OffsetCommitResponse.Partition(partition_index=each.partition_index, error_code=code)
-                    for each in unknown
+                    TopicErrors.Partition(partition_index=each.partition_index, error_code=code) for each in unknown
                 ]
-                call.refused.append(OffsetCommitResponse.Topic(name=topic.name, partitions=rows))
+                call.refused.append(TopicErrors(name=topic.name, partitions=rows))
             rest = [each for each in topic.partitions if 0 <= each.partition_index < size]
             if rest:
                 known.append(OffsetCommitRequest.Topic(name=topic.name, partitions=rest))

@@ -1,16 +1,8 @@
 """Assignors as pure functions: assign(problem) -> Plan."""
 
-from roster.assignors.base import Assignor, JoinContext, RebalanceProtocol
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.base import Assignor, ClaimSource, JoinContext, RebalanceProtocol
 from roster.assignors.evaluation import Evaluation, evaluate, evaluate_claims
-from roster.assignors.lag import (
-    LAG,
-    LAG_COOPERATIVE_STICKY,
-    LAG_STICKY,
-    LagOptions,
-    lag_cooperative_sticky,
-    lag_sticky,
-)
+from roster.assignors.lag import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, LagOptions, lag_cooperative_sticky, lag_sticky
 from roster.assignors.make_plan import make_plan
 from roster.assignors.range import RANGE
 from roster.assignors.registry import ASSIGNORS, as_tuple, find_assignor, rebalance_protocol, resolve_assignors

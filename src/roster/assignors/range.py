@@ -8,8 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from roster.assignors.arrays import stable_order
-from roster.assignors.base import Assignor
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.base import Assignor, ClaimSource
 from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem, Racks
 from roster.model.arrays import Bool, Int64

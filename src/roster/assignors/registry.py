@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from roster.assignors.base import Assignor, RebalanceProtocol
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
 from roster.assignors.lag import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, LagOptions
 from roster.assignors.range import RANGE
 from roster.assignors.roundrobin import ROUNDROBIN

@@ -6,8 +6,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from roster.assignors.base import Assignor
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.base import Assignor, ClaimSource
 from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Set
+from pathlib import Path
 
 from roster._files import write_atomically
 from roster._json import JsonObject, loads
 from roster.broker.errors import BrokerStartError
 from roster.wire.records import crc32c
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
-    from pathlib import Path
 
 _CHECKSUM = "crc32c"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from roster._json import JsonObject
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.config import BrokerSecurity
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
-from roster.model.options import INT32_MAX, INT64_MAX, Option, declared, problem_of
+from roster.model.options import INT32_MAX, INT64_MAX, declared, option, problem_of
 from roster.transactions.config import TransactionConfig
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
@@ -23,60 +23,45 @@ UNLIMITED = INT32_MAX
 class LogConfig:
     """How one partition's log is kept on disk."""
 
-    segment_bytes: Annotated[
-        int,
-        Option(
-            help="size beyond which a log segment ends",
-            unit="bytes",
-            least=14,
-            kafka="segment.bytes",
-            flag="segment-bytes",
-        ),
-    ] = 256 * 1024 * 1024
-    segment_ms: Annotated[
-        int,
-        Option(
-            help="a batch this much newer than the segment's first one begins a new segment",
-            unit="ms",
-            least=1,
-            most=INT64_MAX,
-            kafka="segment.ms",
-        ),
-    ] = 7 * 86_400_000
-    retention_ms: Annotated[
-        int,
-        Option(
-            help="segments whose newest record is older go; -1 keeps them; topics may differ",
-            unit="ms",
-            least=-1,
-            most=INT64_MAX,
-            kafka="retention.ms",
-            flag="retention-ms",
-        ),
-    ] = -1
-    retention_bytes: Annotated[
-        int,
-        Option(
-            help="oldest segments go while a partition keeps at least this; -1 keeps all; topics may differ",
-            unit="bytes",
-            least=-1,
-            most=INT64_MAX,
-            kafka="retention.bytes",
-            flag="retention-bytes",
-        ),
-    ] = -1
+    segment_bytes: int = option(
+        256 * 1024 * 1024,
+        "size beyond which a log segment ends",
+        unit="bytes",
+        least=14,
+        kafka="segment.bytes",
+        is_flag=True,
+    )
+    segment_ms: int = option(
+        7 * 86_400_000,
+        "a batch this much newer than the segment's first one begins a new segment",
+        unit="ms",
+        least=1,
+        most=INT64_MAX,
+        kafka="segment.ms",
+    )
+    retention_ms: int = option(
+        -1,
+        "segments whose newest record is older go; -1 keeps them; topics may differ",
+        unit="ms",
+        least=-1,
+        most=INT64_MAX,
+        kafka="retention.ms",
+        is_flag=True,
+    )
+    retention_bytes: int = option(
+        -1,
+        "oldest segments go while a partition keeps at least this; -1 keeps all; topics may differ",
+        unit="bytes",
+        least=-1,
+        most=INT64_MAX,
+        kafka="retention.bytes",
+        is_flag=True,
+    )
     index_interval_bytes: int = 16 * 1024
     """One sparse index entry per this many bytes; also what a lookup may have to read."""
-    max_message_bytes: Annotated[
-        int,
-        Option(
-            help="largest record batch accepted",
-            unit="bytes",
-            least=1,
-            kafka="max.message.bytes",
-            flag="max-message-bytes",
-        ),
-    ] = 1_048_588
+    max_message_bytes: int = option(
+        1_048_588, "largest record batch accepted", unit="bytes", least=1, kafka="max.message.bytes", is_flag=True
+    )
     message_timestamp_after_max_ms: int = 3_600_000
     """A record with a time this far ahead of the broker's is refused (`message.timestamp.after.max.ms`)."""
     message_timestamp_before_max_ms: int = INT64_MAX
@@ -101,121 +86,92 @@ class BrokerConfig:
 
     data_dir: Path
     host: str = "127.0.0.1"
-    port: Annotated[
-        int, Option(help="port to listen on; 0 lets the system choose, `Broker.address` has it", least=0, most=65535)
-    ] = 9092
+    port: int = option(
+        9092, "port to listen on; 0 lets the system choose, `Broker.address` has it", least=0, most=65535
+    )
     advertised_host: str | None = None
     """Host that Metadata advertises to clients; by default the one the broker listens on."""
     advertised_port: int | None = None
-    node_id: Annotated[int, Option(help="id of the broker in the metadata", least=0, kafka="node.id")] = 1
-    default_partitions: Annotated[
-        int,
-        Option(
-            help="partitions of a topic created without a number",
-            least=1,
-            most=MAX_PARTITIONS_PER_TOPIC,
-            kafka="num.partitions",
-            flag="partitions",
-        ),
-    ] = 1
-    auto_create_topics: Annotated[
-        bool,
-        Option(
-            help="create a topic when a client asks for one that does not exist",
-            kafka="auto.create.topics.enable",
-            flag="auto-create-topics",
-        ),
-    ] = False
-    max_request_bytes: Annotated[
-        int,
-        Option(
-            help="largest request; a larger one is refused before anything is allocated",
-            unit="bytes",
-            least=1,
-            kafka="socket.request.max.bytes",
-            flag="socket-request-max-bytes",
-        ),
-    ] = 100 * 1024 * 1024
-    max_buffered_bytes: Annotated[
-        int,
-        Option(
-            help="all large requests being received, and likewise all responses not sent yet",
-            unit="bytes",
-            least=1,
-            flag="max-buffered-bytes",
-        ),
-    ] = 512 * 1024 * 1024
-    max_fetch_bytes: Annotated[
-        int,
-        Option(
-            help="largest Fetch response, whatever the client asks for", unit="bytes", least=1, kafka="fetch.max.bytes"
-        ),
-    ] = 55 * 1024 * 1024
-    max_unanswered: Annotated[
-        int,
-        Option(
-            help="Produce requests of one connection that wait for the disk at the same time",
-            least=1,
-            flag="max-in-flight",
-        ),
-    ] = 32
-    idle_timeout_ms: Annotated[
-        int,
-        Option(
-            help="a connection that neither sends nor reads for this long is closed",
-            unit="ms",
-            least=1,
-            most=INT64_MAX,
-            kafka="connections.max.idle.ms",
-            flag="connections-max-idle-ms",
-        ),
-    ] = 600_000
-    connection_setup_timeout_ms: Annotated[
-        int,
-        Option(
-            help="time for TLS handshake, login and first request",
-            unit="ms",
-            least=1,
-            flag="connection-setup-timeout-ms",
-        ),
-    ] = 30_000
-    receive_timeout_ms: Annotated[
-        int, Option(help="time for each 64 KiB of a request", unit="ms", least=1, flag="receive-timeout-ms")
-    ] = 60_000
-    send_timeout_ms: Annotated[
-        int,
-        Option(help="time for a client to read each 64 KiB of a response", unit="ms", least=1, flag="send-timeout-ms"),
-    ] = 300_000
+    node_id: int = option(1, "id of the broker in the metadata", least=0, kafka="node.id")
+    default_partitions: int = option(
+        1,
+        "partitions of a topic created without a number",
+        least=1,
+        most=MAX_PARTITIONS_PER_TOPIC,
+        kafka="num.partitions",
+        flag="partitions",
+    )
+    auto_create_topics: bool = option(
+        False,
+        "create a topic when a client asks for one that does not exist",
+        kafka="auto.create.topics.enable",
+        is_flag=True,
+    )
+    max_request_bytes: int = option(
+        100 * 1024 * 1024,
+        "largest request; a larger one is refused before anything is allocated",
+        unit="bytes",
+        least=1,
+        kafka="socket.request.max.bytes",
+        flag="socket-request-max-bytes",
+    )
+    max_buffered_bytes: int = option(
+        512 * 1024 * 1024,
+        "all large requests being received, and likewise all responses not sent yet",
+        unit="bytes",
+        least=1,
+        is_flag=True,
+    )
+    max_fetch_bytes: int = option(
+        55 * 1024 * 1024,
+        "largest Fetch response, whatever the client asks for",
+        unit="bytes",
+        least=1,
+        kafka="fetch.max.bytes",
+    )
+    max_unanswered: int = option(
+        32, "Produce requests of one connection that wait for the disk at the same time", least=1, flag="max-in-flight"
+    )
+    idle_timeout_ms: int = option(
+        600_000,
+        "a connection that neither sends nor reads for this long is closed",
+        unit="ms",
+        least=1,
+        most=INT64_MAX,
+        kafka="connections.max.idle.ms",
+        flag="connections-max-idle-ms",
+    )
+    connection_setup_timeout_ms: int = option(
+        30_000, "time for TLS handshake, login and first request", unit="ms", least=1, is_flag=True
+    )
+    receive_timeout_ms: int = option(60_000, "time for each 64 KiB of a request", unit="ms", least=1, is_flag=True)
+    send_timeout_ms: int = option(
+        300_000, "time for a client to read each 64 KiB of a response", unit="ms", least=1, is_flag=True
+    )
     """As long as Kafka's `max.poll.interval.ms`: a Java consumer without a group reads only when it polls."""
-    max_connections: Annotated[
-        int,
-        Option(
-            help="connections at the same time; the limit of open files counts, too",
-            least=1,
-            kafka="max.connections",
-            flag="max-connections",
-        ),
-    ] = UNLIMITED
-    max_connections_per_ip: Annotated[
-        int,
-        Option(
-            help="connections from one address at the same time",
-            least=1,
-            kafka="max.connections.per.ip",
-            flag="max-connections-per-ip",
-        ),
-    ] = UNLIMITED
-    sync_threads: Annotated[int, Option(help="threads that sync logs to the disk", least=1)] = 4
-    retention_check_interval_ms: Annotated[
-        int,
-        Option(
-            help="time between two checks of all logs for expired segments and overdue compaction",
-            unit="ms",
-            least=1,
-            most=INT64_MAX,
-            kafka="log.retention.check.interval.ms",
-        ),
-    ] = 300_000
+    max_connections: int = option(
+        UNLIMITED,
+        "connections at the same time; the limit of open files counts, too",
+        least=1,
+        kafka="max.connections",
+        is_flag=True,
+    )
+    max_connections_per_ip: int = option(
+        UNLIMITED,
+        "connections from one address at the same time",
+        least=1,
+        kafka="max.connections.per.ip",
+        is_flag=True,
+    )
+    sync_threads: int = option(4, "threads that sync logs to the disk", least=1)
+    retention_check_interval_ms: int = option(
+        300_000,
+        "time between two checks of all logs for expired segments and overdue compaction",
+        unit="ms",
+        least=1,
+        most=INT64_MAX,
+        kafka="log.retention.check.interval.ms",
+    )
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""

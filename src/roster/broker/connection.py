@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, cast
 from roster.broker import request_limits
 from roster.broker.call import Call
 from roster.broker.direct_requests import WAITING_KEYS, DirectRequests
-from roster.broker.dispatch import HANDLERS
+from roster.broker.dispatch import HANDLERS, guarded, guarded_produce
 from roster.broker.errors import CloseConnection
-from roster.broker.gate import guarded, guarded_produce
 from roster.broker.handlers.produce import produce
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.security.session import MAX_BYTES_BEFORE_LOGIN, Session

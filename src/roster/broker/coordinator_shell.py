@@ -30,6 +30,7 @@ from roster.wire.messages import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    TopicErrors,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
@@ -158,7 +159,7 @@ class CoordinatorShell(Shell[TimerName]):
             part = await self.handle(replace(call, message=replace(request, topics=topics)))
             response.topics += cast("OffsetCommitResponse", part).topics
             await asyncio.sleep(0)
-        response.topics = _with_refused(OffsetCommitResponse.Topic, refused, response.topics)
+        response.topics = _with_refused(refused, response.topics)
         return response
 
     async def commit_transactional_offsets(
@@ -174,7 +175,7 @@ class CoordinatorShell(Shell[TimerName]):
                 response = transactional_commit_response(request, error)
             else:
                 response = cast("TxnOffsetCommitResponse", await self.handle(call))
-        response.topics = _with_refused(TxnOffsetCommitResponse.Topic, refused, response.topics)
+        response.topics = _with_refused(refused, response.topics)
         return response
 
     async def _check_transaction(self, call: Call[TxnOffsetCommitRequest], transactions: Transactions) -> ErrorCode:
@@ -206,7 +207,7 @@ class CoordinatorShell(Shell[TimerName]):
             response = cast("OffsetDeleteResponse", await self.handle(call))
             if response.error_code != ErrorCode.NONE:
                 return response
-        response.topics = _with_refused(OffsetDeleteResponse.Topic, refused, response.topics)
+        response.topics = _with_refused(refused, response.topics)
         return response
 
     def _take_unknown(self, request: Any) -> dict[str, list[int]]:
@@ -272,19 +273,20 @@ class CoordinatorShell(Shell[TimerName]):
             self._hooks.observe(self._coordinator, event, effects)
 
 
-def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any]) -> list[Any]:
+def _with_refused(refused: dict[str, list[int]], answered: list[TopicErrors]) -> list[TopicErrors]:
     """Return the topics of a response, refused partitions before the others, as Kafka orders them."""
-    merged = []
-    by_name: dict[str, list[Any]] = {}
-    for other in answered:
-        by_name.setdefault(other.name, []).append(other)
-    for name, indexes in refused.items():
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic = kind(name=name, partitions=[kind.Partition(partition_index=n, error_code=code) for n in indexes])
-        for other in by_name.get(name, ()):
-            topic.partitions += other.partitions
-        merged.append(topic)
-    return merged + [topic for topic in answered if topic.name not in refused]
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    merged = {
+        name: TopicErrors(
+            name=name,
+            partitions=[TopicErrors.Partition(partition_index=index, error_code=code) for index in indexes],
+        )
+        for name, indexes in refused.items()
+    }
+    for topic in answered:
+        if topic.name in merged:
+            merged[topic.name].partitions += topic.partitions
+    return [*merged.values(), *(topic for topic in answered if topic.name not in refused)]
 
 
 AT_ONCE = 250

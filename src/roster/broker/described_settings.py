@@ -6,15 +6,12 @@ to its default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from roster.broker.config import PARTS, BrokerConfig, LogConfig
 from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_BOOLEAN, TYPE_INT, TYPE_LIST, TYPE_LONG, default_settings
 from roster.model.options import INT64_MAX, Option, declared
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SOURCE_TOPIC = 1
 SOURCE_BROKER = 4

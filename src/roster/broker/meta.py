@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roster.broker.checked_json import read_checked, write_checked
 from roster.broker.errors import BrokerStartError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = 1
 PRODUCER_ID_BLOCK = 1_000

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
 
 from roster.broker.log.record_range import PIECE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence before the first probe and between two, and the number of probes."""

@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 
 from roster._errors import one_line as plain_line
 from roster._extras import EXTRAS, missing_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FAILED = 1
 USAGE = 2

@@ -7,17 +7,14 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import click
 from rich.cells import cell_len, set_cell_size
 
 from roster.console.text import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SAMPLE = 1000

@@ -7,16 +7,14 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from roster import __version__
 from roster.cli.errors import FAILED, INTERRUPTED, USAGE, Failure, explained_imports, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # name -> (module, attribute, line in `roster --help`)
 COMMANDS = {

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import FrameType
-
+from types import FrameType
 
 _told = threading.Event()
 

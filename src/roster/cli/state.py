@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
@@ -22,9 +22,6 @@ from roster.state.definition import Noted, OtherDefinitionError, entries_of, jso
 from roster.state.entries import Entries, QueryError, Span
 from roster.state.file_store import TaskStore
 from roster.stateful.tasks.store_location import open_for_reading
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error, pa.ArrowException)
 """Errors of decoding bytes of another format."""

@@ -36,8 +36,7 @@ from roster.client.errors import (
 )
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag, total_lags
 from roster.client.group_member import GroupMember
-from roster.client.live_group import LiveGroup, live_group
-from roster.client.live_tasks import LiveTask, live_tasks, runs_tasks
+from roster.client.live_group import LiveGroup, LiveTask, live_group, live_tasks, runs_tasks
 from roster.client.member_statistics import MemberStatistics
 from roster.client.task_member import TaskMember, task_gaps
 from roster.client.transactional_producer import ClaimedBy, TransactionalProducer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from copy import copy
 from typing import Self
 
 from roster._version import __version__
-from roster.client.api_versions import choose_version, from_version, to_version
 from roster.client.errors import (
     AuthenticationError,
     BrokerError,
@@ -24,7 +24,77 @@ from roster.security.login import Login
 from roster.security.tls import cut_off, is_cut_off, is_tls_alert, tls_context, tls_problem
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
-from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from roster.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    LeaveGroupRequest,
+    MetadataRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+
+def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str, highest: int | None = None) -> int:
+    """Choose the highest version of the request that both sides support; UnsupportedError if no version is common.
+
+    `highest` limits it for a request whose later versions mean something else.
+    """
+    key = message.__table__.key
+    assert key is not None  # only requests come here
+    name = ApiKey(key).name
+    theirs, ours = spoken.get(key), API_VERSIONS[key]
+    if theirs is None:
+        raise UnsupportedError(f"the broker at {broker} does not know {name} requests; use a newer broker")
+    version = min(ours.high, theirs.high, ours.high if highest is None else highest)
+    if version < max(ours.low, theirs.low):
+        raise UnsupportedError(
+            f"the broker at {broker} speaks {name} in versions {theirs}, this client in {ours}; use a matching release"
+        )
+    return version
+
+
+def to_version(message: Message, version: int) -> Message:
+    """Fold a request into the shape that `version` has."""
+    match message:
+        case FindCoordinatorRequest() if version < 4:
+            return FindCoordinatorRequest(key=message.coordinator_keys[0], key_type=message.key_type)
+        case LeaveGroupRequest() if version < 3:
+            return LeaveGroupRequest(group_id=message.group_id, member_id=message.members[0].member_id)
+        case MetadataRequest() if version < 4 and not message.allow_auto_topic_creation:
+            folded = copy(message)
+            folded.allow_auto_topic_creation = True
+            return folded
+        case OffsetFetchRequest() if version < 8:
+            group, stable = message.groups[0], message.require_stable and version >= 7
+            return OffsetFetchRequest(group_id=group.group_id, topics=group.topics, require_stable=stable)
+        case DeleteTopicsRequest() if version < 6:
+            names = [topic.name or "" for topic in message.topics]
+            return DeleteTopicsRequest(topic_names=names, timeout_ms=message.timeout_ms)
+    return message
+
+
+def from_version(request: Message, response: Message, version: int) -> Message:
+    """Unfold a response into its newest shape."""
+    match request, response:
+        case FindCoordinatorRequest(), FindCoordinatorResponse() if version < 4:
+            coordinator = FindCoordinatorResponse.Coordinator(
+                key=request.coordinator_keys[0],
+                node_id=response.node_id,
+                host=response.host,
+                port=response.port,
+                error_code=response.error_code,
+                error_message=response.error_message,
+            )
+            return FindCoordinatorResponse(throttle_time_ms=response.throttle_time_ms, coordinators=[coordinator])
+        case OffsetFetchRequest(), OffsetFetchResponse() if version < 8:
+            group_id, code = request.groups[0].group_id, response.error_code
+            answer = OffsetFetchResponse.Group(group_id=group_id, topics=response.topics, error_code=code)
+            return OffsetFetchResponse(throttle_time_ms=response.throttle_time_ms, groups=[answer])
+    return response
+
 
 MAX_FRAME = 1 << 30
 """A larger response is not one of a Kafka broker."""

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roster.client.cluster import Cluster, M, expect
-from roster.client.errors import (
-    BrokerError,
-    RequestTimeoutError,
-    UnreachableError,
-    group_error,
-    transaction_error,
-)
+from roster.client.errors import BrokerError, RequestTimeoutError, UnreachableError, group_error, transaction_error
 from roster.client.retry import Retry
 from roster.member.types import Node
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
-from roster.wire.messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from roster.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""

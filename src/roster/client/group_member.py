@@ -11,7 +11,6 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import count
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from roster.assignors import as_tuple
@@ -203,9 +202,7 @@ class GroupMember:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Ownership.

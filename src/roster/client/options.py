@@ -12,7 +12,7 @@ from roster.client.types import MemberEvent
 from roster.member.options import DEFAULT_ASSIGNORS, Assignors, MemberSettings
 from roster.member.task_assignor import HeldTasks
 from roster.member.task_options import TaskOptions
-from roster.model.options import Option
+from roster.model.options import Option, option
 from roster.model.tasks import TaskId
 from roster.security import Security as _Security
 
@@ -40,15 +40,12 @@ Security: TypeAlias = Annotated[
 class ClientSettings(MemberSettings):
     """Settings that every member on a cluster has."""
 
-    client_id: Annotated[
-        str, Option(help="name in the brokers' logs and in `roster groups describe`", kafka="client.id")
-    ] = "roster"
+    client_id: str = option("roster", "name in the brokers' logs and in `roster groups describe`", kafka="client.id")
     security: Security = None
-    on_event: Annotated[
-        Callable[[MemberEvent], None] | None,
-        Option(kind="callable", help="called with a `MemberEvent` on the loop's thread; must not block"),
-    ] = None
-    seed: Annotated[int | None, Option(help="of the jitter in retry pauses, for tests")] = None
+    on_event: Callable[[MemberEvent], None] | None = option(
+        None, "called with a `MemberEvent` on the loop's thread; must not block", kind="callable"
+    )
+    seed: int | None = option(None, "of the jitter in retry pauses, for tests")
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,9 @@ class TaskMemberOptions(ClientSettings):
             "its changelog; called by `start` before joining, and may take its time (`task_gaps` works them out)",
         ),
     ]
-    process_id: Annotated[
-        UUID | None,
-        Option(
-            help="identifies the process across restarts, so the members of one process share its stores; None: a new "
-            "one"
-        ),
-    ] = None
-    on_tasks: Annotated[
-        Callable[[HeldTasks], None] | None,
-        Option(
-            kind="callable",
-            help="called with the `HeldTasks` after every change, on the loop's thread; must not block",
-        ),
-    ] = None
+    process_id: UUID | None = option(
+        None, "identifies the process across restarts, so the members of one process share its stores; None: a new one"
+    )
+    on_tasks: Callable[[HeldTasks], None] | None = option(
+        None, "called with the `HeldTasks` after every change, on the loop's thread; must not block", kind="callable"
+    )

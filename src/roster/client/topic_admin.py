@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from roster.client.cluster import Cluster, check_refused, expect
-from roster.client.errors import (
-    AuthorizationError,
-    BrokerError,
-    InvalidTopicError,
-    TopicExistsError,
-    UnknownTopicError,
-)
+from roster.client.errors import AuthorizationError, BrokerError, InvalidTopicError, TopicExistsError, UnknownTopicError
 from roster.client.retry import Retry
 from roster.client.types import PartitionDescription, TopicDescription
 from roster.member.topic_metadata import replica_racks

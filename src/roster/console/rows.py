@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from roster.console.history import GroupHistory, Member
-from roster.console.series import Series
+from roster.console.history import GroupHistory, Member, Series
 from roster.model import TopicPartition
 
 

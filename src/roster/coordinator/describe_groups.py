@@ -7,12 +7,7 @@ from roster.coordinator.states import GroupState
 from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.consumer import CLASSIC
-from roster.wire.messages import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from roster.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse, ListGroupsRequest, ListGroupsResponse
 
 NOT_FOUND_FROM = 6
 """DescribeGroups version from which an unknown group is an error (KIP-1043) and not a Dead group."""

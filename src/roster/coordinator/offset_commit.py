@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
@@ -11,7 +11,7 @@ from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
 from roster.coordinator_common import Reply, RequestReceived
 from roster.wire import ErrorCode
-from roster.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+from roster.wire.messages import OffsetCommitRequest, OffsetCommitResponse, TopicErrors, TxnOffsetCommitRequest
 
 GROUP_ID_NOT_FOUND_FROM = 9
 """OffsetCommit version from which a generation in an unknown group is answered GROUP_ID_NOT_FOUND."""
@@ -78,20 +78,29 @@ def commit_response(
     request: OffsetCommitRequest, error: ErrorCode, accepted: Collection[tuple[str, int]] | None = None
 ) -> OffsetCommitResponse:
     """Build the response: `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponse.Partition(
-                        partition_index=partition.partition_index,
-                        error_code=error
-                        if accepted is None or (topic.name, partition.partition_index) in accepted
-                        else ErrorCode.OFFSET_METADATA_TOO_LARGE,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return OffsetCommitResponse(topics=topic_errors(request.topics, error, accepted))
+
+
+def topic_errors(
+    topics: Iterable[OffsetCommitRequest.Topic | TxnOffsetCommitRequest.Topic],
+    error: ErrorCode,
+    accepted: Collection[tuple[str, int]] | None,
+) -> list[TopicErrors]:
+    """Return `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
+
+    def outcome(topic: str, partition: int) -> ErrorCode:
+        is_accepted = accepted is None or (topic, partition) in accepted
+        return error if is_accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+    return [
+        TopicErrors(
+            name=topic.name,
+            partitions=[
+                TopicErrors.Partition(
+                    partition_index=partition.partition_index, error_code=outcome(topic.name, partition.partition_index)
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

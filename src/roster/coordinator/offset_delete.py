@@ -11,7 +11,7 @@ from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
 from roster.coordinator_common import Reply, RequestReceived
 from roster.wire import ErrorCode
-from roster.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
+from roster.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse, TopicErrors
 
 
 def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
@@ -20,7 +20,7 @@ def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteReq
     error = validate(rt, group, request)
     if error or group is None:
         return OffsetDeleteResponse(error_code=error)
-    topics: list[OffsetDeleteResponse.Topic] = []
+    topics: list[TopicErrors] = []
     tombstones: dict[tuple[str, int], CommittedOffset | None] = {}
     known = group.all_offsets()
     subscribed = group.subscribed_topics()
@@ -28,10 +28,10 @@ def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteReq
         in_use = is_subscribed_to(group, subscribed, topic.name)
         outcome = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
         topics.append(
-            OffsetDeleteResponse.Topic(
+            TopicErrors(
                 name=topic.name,
                 partitions=[
-                    OffsetDeleteResponse.Partition(partition_index=partition.partition_index, error_code=outcome)
+                    TopicErrors.Partition(partition_index=partition.partition_index, error_code=outcome)
                     for partition in topic.partitions
                 ],
             )

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
+from roster.coordinator.offset_commit import topic_errors
 from roster.coordinator.offset_store import drop_if_unused, write_pending_offsets
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
@@ -75,23 +76,4 @@ def transactional_commit_response(
     request: TxnOffsetCommitRequest, error: ErrorCode, accepted: Collection[tuple[str, int]] | None = None
 ) -> TxnOffsetCommitResponse:
     """Build the response: `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
-
-    def outcome(topic: str, partition: int) -> ErrorCode:
-        is_accepted = accepted is None or (topic, partition) in accepted
-        return error if is_accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE
-
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponse.Partition(
-                        partition_index=partition.partition_index,
-                        error_code=outcome(topic.name, partition.partition_index),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return TxnOffsetCommitResponse(topics=topic_errors(request.topics, error, accepted))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roster.assignors import Assignor, ClaimSource, find_assignor, make_plan
-from roster.assignors.claim_source import read_claims
+from roster.assignors.base import read_claims
 from roster.assignors.lag import with_offsets
 from roster.member.group_snapshot import GroupSnapshot
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem

@@ -5,10 +5,10 @@ from __future__ import annotations
 from roster.assignors import JoinContext
 from roster.member import error_table, leader, requests
 from roster.member.context import MemberContext
+from roster.member.discovery import send_metadata
 from roster.member.error_table import Action
 from roster.member.failures import fatal_error
 from roster.member.leave import fail
-from roster.member.metadata_refresh import send_metadata
 from roster.member.outbox import InFlight
 from roster.member.recovery import attempt_failed, on_rebalance_error
 from roster.member.states import Trigger

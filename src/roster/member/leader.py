@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from roster.member.context import MemberContext
+from roster.member.discovery import send_metadata
 from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, OffsetsFetched
 from roster.member.group_snapshot import GroupSnapshot
-from roster.member.metadata_refresh import send_metadata
 from roster.member.states import MemberState
 from roster.member.subscription import assignment_bytes, claimed, decode_assignment, topics_of
 from roster.member.sync import begin_sync

@@ -9,9 +9,8 @@ Modules, each calling only those below it:
     join              revocation before a rebalance, JoinGroup
     leader            the leader's work between JoinGroup and SyncGroup
     sync              SyncGroup, taking over the assignment
-    metadata_refresh  Metadata, changes of topics
+    discovery         FindCoordinator, Metadata, changes of topics
     kept_assignment   DescribeGroups, for a static member that returned
-    discovery         FindCoordinator
     heartbeat         Heartbeat
     commit            OffsetCommit
     recovery          a failed join or sync, a lost coordinator, a reset generation
@@ -20,18 +19,7 @@ Modules, each calling only those below it:
 
 from __future__ import annotations
 
-from roster.member import (
-    commit,
-    discovery,
-    heartbeat,
-    join,
-    kept_assignment,
-    leader,
-    leave,
-    metadata_refresh,
-    recovery,
-    sync,
-)
+from roster.member import commit, discovery, heartbeat, join, kept_assignment, leader, leave, recovery, sync
 from roster.member.causes import Cause
 from roster.member.commit_queue import PendingCommit
 from roster.member.config import MemberConfig
@@ -168,7 +156,7 @@ def _on_application(me: MemberContext, event: Event) -> None:
         case Released(partitions):
             me.release(partitions)
         case SelectionChanged(selection):
-            metadata_refresh.change_selection(me, selection)
+            discovery.change_selection(me, selection)
         case RebalanceRequested(reason):
             me.request_rejoin(reason, Cause.OWN)
         case CommitRequested(token, offsets, epoch):
@@ -204,15 +192,15 @@ def _take_response(me: MemberContext, message: Message, request: InFlight) -> No
         case FindCoordinatorResponse():
             discovery.on_find_coordinator_response(me, message)
         case MetadataResponse():
-            metadata_refresh.on_metadata_response(me, message)
+            discovery.on_metadata_response(me, message)
             if leader.awaits_topics(me):
                 leader.on_topics_known(me)
-            metadata_refresh.rejoin_if_topics_changed(me)
+            discovery.rejoin_if_topics_changed(me)
         case JoinGroupResponse():
             join.on_join_group_response(me, message, request)
         case DescribeGroupsResponse():
             kept_assignment.on_describe_groups_response(me, message, request)
-            metadata_refresh.rejoin_if_topics_changed(me)
+            discovery.rejoin_if_topics_changed(me)
         case SyncGroupResponse():
             sync.on_sync_group_response(me, message, request)
         case HeartbeatResponse():
@@ -246,7 +234,7 @@ def _on_timer(me: MemberContext, name: TimerName) -> None:
         case TimerKind.HEARTBEAT if me.heartbeats_due():
             heartbeat.send_heartbeat(me)
         case TimerKind.METADATA if me.topics.refresh_needed or leader.awaits_topics(me) or me.describes_assignment:
-            metadata_refresh.send_metadata(me)
+            discovery.send_metadata(me)
         case TimerKind.REVOKE:
             me.lose(me.ownership.revoking, "not released before the revoke deadline")
         case TimerKind.SECOND_ROUND if me.expects_second_round and me.state is MemberState.STABLE:

@@ -36,6 +36,13 @@ class Trigger(Enum):
     FATAL = "fatal"
 
 
+_WORKING = (
+    MemberState.UNJOINED,
+    MemberState.PREPARING_REBALANCE,
+    MemberState.COMPLETING_REBALANCE,
+    MemberState.STABLE,
+)
+
 TRANSITIONS: dict[tuple[MemberState, Trigger], MemberState] = {
     (MemberState.UNJOINED, Trigger.JOIN_SENT): MemberState.PREPARING_REBALANCE,
     (MemberState.STABLE, Trigger.JOIN_SENT): MemberState.PREPARING_REBALANCE,
@@ -43,19 +50,9 @@ TRANSITIONS: dict[tuple[MemberState, Trigger], MemberState] = {
     (MemberState.PREPARING_REBALANCE, Trigger.ATTEMPT_FAILED): MemberState.UNJOINED,
     (MemberState.COMPLETING_REBALANCE, Trigger.ATTEMPT_FAILED): MemberState.UNJOINED,
     (MemberState.COMPLETING_REBALANCE, Trigger.SYNC_ACCEPTED): MemberState.STABLE,
-    (MemberState.UNJOINED, Trigger.RESET): MemberState.UNJOINED,
-    (MemberState.PREPARING_REBALANCE, Trigger.RESET): MemberState.UNJOINED,
-    (MemberState.COMPLETING_REBALANCE, Trigger.RESET): MemberState.UNJOINED,
-    (MemberState.STABLE, Trigger.RESET): MemberState.UNJOINED,
-    (MemberState.UNJOINED, Trigger.CLOSE): MemberState.LEFT,
-    (MemberState.PREPARING_REBALANCE, Trigger.CLOSE): MemberState.LEFT,
-    (MemberState.COMPLETING_REBALANCE, Trigger.CLOSE): MemberState.LEFT,
-    (MemberState.STABLE, Trigger.CLOSE): MemberState.LEFT,
-    (MemberState.FAILED, Trigger.CLOSE): MemberState.LEFT,
-    (MemberState.UNJOINED, Trigger.FATAL): MemberState.FAILED,
-    (MemberState.PREPARING_REBALANCE, Trigger.FATAL): MemberState.FAILED,
-    (MemberState.COMPLETING_REBALANCE, Trigger.FATAL): MemberState.FAILED,
-    (MemberState.STABLE, Trigger.FATAL): MemberState.FAILED,
+    **{(state, Trigger.RESET): MemberState.UNJOINED for state in _WORKING},
+    **{(state, Trigger.CLOSE): MemberState.LEFT for state in (*_WORKING, MemberState.FAILED)},
+    **{(state, Trigger.FATAL): MemberState.FAILED for state in _WORKING},
 }
 """Any other combination is a bug and raises KeyError."""
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from roster.member import error_table, requests
 from roster.member.causes import Cause
 from roster.member.context import MemberContext
+from roster.member.discovery import rejoin_if_topics_changed, schedule_refresh
 from roster.member.error_table import Action
 from roster.member.failures import fatal_error
 from roster.member.leave import fail
-from roster.member.metadata_refresh import rejoin_if_topics_changed, schedule_refresh
 from roster.member.outbox import InFlight
 from roster.member.recovery import on_rebalance_error
 from roster.member.states import Trigger

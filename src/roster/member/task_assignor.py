@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from roster.assignors import Assignor, ClaimSource, JoinContext, RebalanceProtocol
-from roster.member.task_leader import assign_tasks
+from roster.member.task_leader import assign_tasks, version_to_rejoin
 from roster.member.task_options import TaskOptions
-from roster.member.task_versions import version_to_rejoin
 from roster.model import NO_GENERATION, Address, Plan, Problem, TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.model.topology import TopologyError

@@ -7,7 +7,7 @@ is a standby task of its new member, so that the copy there stays open.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -15,12 +15,10 @@ import numpy as np
 
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.tasks import WHOLE_LOG, Client, TaskPlan, TaskProblem, assign
-from roster.member.task_clients import members_by_process, running_tasks, task_clients
 from roster.member.task_options import TaskOptions
-from roster.member.task_versions import error_answers, settle_versions
 from roster.model import NO_OWNER, Address, Plan, Problem, TopicPartition
 from roster.model.arrays import Bool, Int32
-from roster.model.tasks import RUNNING, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId
 from roster.model.topology import task_sources
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, HostTasks, encode_assignment_info
@@ -31,6 +29,136 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     parse_host,
 )
+
+
+def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, list[str]]:
+    """Return {process id as a UUID: its members, sorted}.
+
+    Members of a later release are left out: their process is unknown, and they rejoin at once (`settle_versions`).
+    """
+    processes = defaultdict(list)
+    for member in sorted(subscriptions):
+        if not subscriptions[member].future:
+            processes[_written(subscriptions[member].process_id)].append(member)
+    return dict(processes)
+
+
+def running_tasks(
+    owned: Mapping[str, Collection[TopicPartition]], sources: Mapping[TaskId, Collection[TopicPartition]]
+) -> dict[str, list[TaskId]]:
+    """Return {member: the tasks it runs}; a member runs a task if it owns every source partition of it.
+
+    owned: the partitions that each member still owns, from its subscription. sources: the source partitions of each
+    task.
+    """
+    tasks: defaultdict[TopicPartition, list[TaskId]] = defaultdict(list)
+    for task, partitions in sources.items():
+        for partition in partitions:
+            tasks[partition].append(task)
+    running = {}
+    for member, partitions in owned.items():
+        counts = Counter(task for partition in set(partitions) for task in tasks[partition])
+        running[member] = sorted(task for task, count in counts.items() if count == len(set(sources[task])))
+    return running
+
+
+def task_clients(
+    subscriptions: Mapping[str, SubscriptionInfo],
+    running: Mapping[str, Collection[TaskId]] | None = None,
+    racks: Mapping[str, str | None] | None = None,
+    *,
+    acceptable_lag: int = 10_000,
+) -> dict[str, Client]:
+    """Return {process id: its client}, with the threads of its members and the least lag of each task among them.
+
+    running: the result of `running_tasks`; in the messages, running tasks and standby tasks without a gap both have lag
+    0. A running task with a gap above `acceptable_lag` keeps that lag: its store is still being restored. racks: by
+    member; a process is in the rack of its first member that has one. STATELESS is kept, as it is not a lag.
+    """
+    ids: dict[tuple[int, int], TaskId] = {}
+    clients = {}
+    for process, members in members_by_process(subscriptions).items():
+        lags: dict[TaskId, int] = {}
+        for member in members:
+            tasks = subscriptions[member].tasks
+            for key, lag in zip(
+                zip(tasks.subtopology.tolist(), tasks.partition.tolist(), strict=True), tasks.lag.tolist(), strict=True
+            ):
+                task = ids.get(key) or ids.setdefault(key, TaskId(*key))
+                known = lags.get(task)
+                if known is None or lag < known:
+                    lags[task] = lag
+        runs = {task for member in members for task in (running or {}).get(member, ())}
+        restoring = frozenset(task for task in runs if lags.get(task, RUNNING) > acceptable_lag)
+        lags |= {task: RUNNING for task in runs - restoring if lags.get(task) != STATELESS}
+        rack = next((racks[member] for member in members if racks.get(member)), None) if racks else None
+        clients[process] = Client(sum(subscriptions[member].capacity for member in members), lags, rack, restoring)
+    return clients
+
+
+def _written(process_id: bytes) -> str:
+    digits = process_id.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVersions:
+    """The leader's choice for every `AssignmentInfo` of this round: `version` and `commonly_supported`.
+
+    future: members of whose subscription only the versions could be read. Their tasks are not known, and they get none,
+    since they rejoin at once. rejoining: all members that rejoin at once, including these.
+    """
+
+    version: int
+    commonly_supported: int
+    future: frozenset[str]
+    rejoining: frozenset[str]
+
+
+def settle_versions(subscriptions: Mapping[str, SubscriptionInfo], latest: int = LATEST_VERSION) -> GroupVersions:
+    """Choose the version of the group's next assignment, as its leader.
+
+    subscriptions: by member id, including the leader's own. latest: the highest version that the leader supports.
+    """
+    version = min([latest, *(info.version for info in subscriptions.values())])
+    commonly = min([latest, *(info.latest_supported for info in subscriptions.values())])
+    future = frozenset(member for member, info in subscriptions.items() if info.version > latest)
+    rejoining = frozenset(
+        member for member, info in subscriptions.items() if info.version > version or info.version < commonly
+    )
+    return GroupVersions(version, commonly, future, rejoining)
+
+
+def version_to_rejoin(answer: AssignmentInfo, used: int, latest: int = LATEST_VERSION) -> int | None:
+    """Return the version with which a member rejoins at once, or None to stay with the version it `used`.
+
+    An answer with an error does not change the version. Raises WireError for invalid versions.
+    """
+    where = f"AssignmentInfo v{answer.version}"
+    if answer.version > used:
+        raise WireError(f"{where}: version: above the {used} this member joined with")
+    if answer.error:
+        return None
+    commonly = answer.commonly_supported
+    if commonly > latest:
+        raise WireError(f"{where}: commonly_supported: {commonly} is above the {latest} this member speaks")
+    if commonly < answer.version:
+        raise WireError(f"{where}: commonly_supported: {commonly} is below the version in use")
+    return commonly if commonly > used or answer.version < used else None
+
+
+def error_answers(
+    subscriptions: Mapping[str, SubscriptionInfo], error: int, latest: int = LATEST_VERSION
+) -> dict[str, AssignmentInfo]:
+    """Return {member id: an empty assignment with the error}, in the member's version, at most `latest`."""
+    commonly = min((info.latest_supported for info in subscriptions.values()), default=latest)
+    answers = {}
+    for member, info in subscriptions.items():
+        version = min(info.version, latest)
+        answers[member] = AssignmentInfo(
+            version=version, commonly_supported=max(min(commonly, latest), version), error=error
+        )
+    return answers
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from roster.model.options import Option, declared
+from roster.model.options import Option, declared, option
 from roster.model.tasks import TaskId
 from roster.model.topics import TopicPartition
 from roster.model.topology import Subtopology, check_subtopologies
@@ -26,37 +26,23 @@ class TaskOptions:
         Sequence[Subtopology],
         Option(kind="list of `Subtopology`", help="the parts of the pipeline: the topics and stores of each"),
     ]
-    standbys: Annotated[
-        int,
-        Option(help="copies of each task with state, beside the one that runs", least=0, kafka="num.standby.replicas"),
-    ] = 0
-    acceptable_lag: Annotated[
-        int,
-        Option(
-            help="gap up to which a store counts as caught up",
-            unit="records",
-            least=0,
-            kafka="acceptable.recovery.lag",
-        ),
-    ] = 10_000
-    max_warmups: Annotated[
-        int,
-        Option(
-            help="copies that are restored at once, in the group, to take tasks over",
-            least=1,
-            kafka="max.warmup.replicas",
-        ),
-    ] = 2
-    host: Annotated[
-        str | None, Option(help="`host:port` at which this process answers queries", kafka="application.server")
-    ] = None
+    standbys: int = option(
+        0, "copies of each task with state, beside the one that runs", least=0, kafka="num.standby.replicas"
+    )
+    acceptable_lag: int = option(
+        10_000, "gap up to which a store counts as caught up", unit="records", least=0, kafka="acceptable.recovery.lag"
+    )
+    max_warmups: int = option(
+        2, "copies that are restored at once, in the group, to take tasks over", least=1, kafka="max.warmup.replicas"
+    )
+    host: str | None = option(None, "`host:port` at which this process answers queries", kafka="application.server")
 
     def __post_init__(self) -> None:
         if not self.subtopologies:
             raise ValueError("subtopologies: must name at least one")
         check_subtopologies(self.subtopologies)
-        for name, option in declared(TaskOptions).items():
-            if problem := option.problem(getattr(self, name)):
+        for name, declaration in declared(TaskOptions).items():
+            if problem := declaration.problem(getattr(self, name)):
                 raise ValueError(f"{name}: {problem}")
         if self.host is not None:
             try:

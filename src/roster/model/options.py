@@ -4,7 +4,8 @@ For example:
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
-        wait_ms: Annotated[int, Option(help="time to wait", unit="ms", least=1)] = 100
+        topic: Annotated[str, Option(help="the topic")]
+        wait_ms: int = option(100, "time to wait", unit="ms", least=1)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
 from types import NoneType
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
@@ -49,7 +50,7 @@ class Option:
     if there is none. unit: unit of a number, such as "ms". least, most: bounds of a whole number, both inclusive;
     `least` is None for other types. choices: the only permitted values, if limited. kafka: name of the option with the
     same meaning in Kafka's clients, if there is one. spark: likewise in Spark's Kafka source. flag: its name as an
-    option of `roster broker`, without dashes, if it is one.
+    option of `roster broker`, without dashes, if it is one; with `is_flag`, the field's name.
     """
 
     name: str = ""
@@ -63,6 +64,7 @@ class Option:
     kafka: str = ""
     spark: str = ""
     flag: str = ""
+    is_flag: bool = False
 
     def problem(self, value: object) -> str:
         """Return what is wrong with a value according to the declaration, "" if nothing is."""
@@ -77,6 +79,26 @@ class Option:
         elif self.kind == "bool" and not isinstance(value, bool):
             return f"{shown(value)} is neither True nor False"
         return ""
+
+
+def option(
+    default: T,
+    help: str,  # noqa: A002 - as in Option
+    *,
+    kind: str = "",
+    unit: str = "",
+    least: int | None = None,
+    most: int = INT32_MAX,
+    choices: tuple[str, ...] = (),
+    kafka: str = "",
+    spark: str = "",
+    flag: str = "",
+    is_flag: bool = False,
+) -> T:
+    """Declare a field of a dataclass as an option with a default; the rest is as in `Option`."""
+    declaration = Option("", kind, help, default, unit, least, most, choices, kafka, spark, flag, is_flag)
+    declared_field: T = field(default=default, metadata={Option: declaration})
+    return declared_field
 
 
 def shown(value: object) -> str:
@@ -104,14 +126,16 @@ def declared(declaration: type) -> dict[str, Option]:
     Fields without an `Option` are left out.
     """
     hints = get_type_hints(declaration, include_extras=True)
-    defaults = {field.name: field.default for field in fields(declaration)}
+    fields_by_name = {field.name: field for field in fields(declaration)}
     options = {}
     for name in inspect.signature(declaration).parameters:
-        kind, *metadata = get_args(hints[name]) or (hints[name],)
-        for option in metadata:
-            if isinstance(option, Option):
-                default = REQUIRED if defaults[name] is MISSING else defaults[name]
-                options[name] = replace(option, name=name, kind=option.kind or _kind(kind), default=default)
+        declared_field, annotation = fields_by_name[name], hints[name]
+        kind, *metadata = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
+        for own in (*metadata, *declared_field.metadata.values()):
+            if isinstance(own, Option):
+                default = REQUIRED if declared_field.default is MISSING else declared_field.default
+                flag = name.replace("_", "-") if own.is_flag else own.flag
+                options[name] = replace(own, name=name, kind=own.kind or _kind(kind), default=default, flag=flag)
     return options
 
 

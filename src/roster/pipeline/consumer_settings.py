@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 from roster.member.options import MemberSettings
-from roster.model.options import Option, declared
+from roster.model.options import declared, option
 from roster.pipeline.tasks.client_settings import Table, number, parse_settings
 from roster.records.fetch_decisions import Settings
 
@@ -55,36 +55,33 @@ _FETCH = Settings()
 class Consumer(MemberSettings):
     """Checked settings of a pipeline's consumer."""
 
-    client_id: Annotated[
-        str | None,
-        Option(help="name in the brokers' logs and of the member; None: the Spark application's", kafka="client.id"),
-    ] = None
-    max_wait_ms: Annotated[
-        int,
-        Option(
-            help="time after which a broker answers a task that it has no records for",
-            unit="ms",
-            least=0,
-            most=300_000,
-            kafka="fetch.max.wait.ms",
-        ),
-    ] = _FETCH.max_wait_ms
-    response_bytes: Annotated[
-        int,
-        Option(
-            help="size of a broker's response to a task", unit="bytes", least=1, most=1 << 30, kafka="fetch.max.bytes"
-        ),
-    ] = _FETCH.response_bytes
-    partition_bytes: Annotated[
-        int,
-        Option(
-            help="a partition's part of a response; a first larger batch is read all the same",
-            unit="bytes",
-            least=1,
-            most=1 << 30,
-            kafka="max.partition.fetch.bytes",
-        ),
-    ] = _FETCH.partition_bytes
+    client_id: str | None = option(
+        None, "name in the brokers' logs and of the member; None: the Spark application's", kafka="client.id"
+    )
+    max_wait_ms: int = option(
+        _FETCH.max_wait_ms,
+        "time after which a broker answers a task that it has no records for",
+        unit="ms",
+        least=0,
+        most=300_000,
+        kafka="fetch.max.wait.ms",
+    )
+    response_bytes: int = option(
+        _FETCH.response_bytes,
+        "size of a broker's response to a task",
+        unit="bytes",
+        least=1,
+        most=1 << 30,
+        kafka="fetch.max.bytes",
+    )
+    partition_bytes: int = option(
+        _FETCH.partition_bytes,
+        "a partition's part of a response; a first larger batch is read all the same",
+        unit="bytes",
+        least=1,
+        most=1 << 30,
+        kafka="max.partition.fetch.bytes",
+    )
 
     @property
     def read_timeout_ms(self) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from roster.model import AddressError, parse_address
-from roster.model.options import INT64_MAX, Option, declared, explained, shown
+from roster.model.options import INT64_MAX, declared, explained, option, shown
 from roster.pipeline.errors import PipelineError
 from roster.state.store_files import LEAST_ROOM
 
@@ -21,53 +20,39 @@ class State:
 
     """
 
-    dir: Annotated[
-        str | None,
-        Option(
-            help="directory on each executor's local disk for the stores; None: `roster-state` in that of temporary "
-            "files",
-            kafka="state.dir",
-        ),
-    ] = None
-    standbys: Annotated[
-        int,
-        Option(
-            help="copies of each task's stores in other applications of the group",
-            least=0,
-            kafka="num.standby.replicas",
-        ),
-    ] = 0
-    max_bytes: Annotated[
-        int | None,
-        Option(
-            help="bytes that the stores may take on each executor's host: beyond, standby copies are given up, then "
-            "the run ends with an error; None: no limit",
-            unit="bytes",
-            least=LEAST_ROOM,
-            most=INT64_MAX,
-        ),
-    ] = None
-    application_server: Annotated[
-        str | None,
-        Option(
-            help="`host:port` at which other applications of the group ask the driver for its state over HTTP; it "
-            "listens there unless the pipeline's `http` says where; None: they cannot",
-            kafka="application.server",
-        ),
-    ] = None
-    cleanup_delay_ms: Annotated[
-        int,
-        Option(
-            help="time after which a store on disk is removed that no application on the host has a task for",
-            unit="ms",
-            least=1_000,
-            kafka="state.cleanup.delay.ms",
-        ),
-    ] = 600_000
+    dir: str | None = option(
+        None,
+        "directory on each executor's local disk for the stores; None: `roster-state` in that of temporary files",
+        kafka="state.dir",
+    )
+    standbys: int = option(
+        0, "copies of each task's stores in other applications of the group", least=0, kafka="num.standby.replicas"
+    )
+    max_bytes: int | None = option(
+        None,
+        "bytes that the stores may take on each executor's host: beyond, standby copies are given up, then "
+        "the run ends with an error; None: no limit",
+        unit="bytes",
+        least=LEAST_ROOM,
+        most=INT64_MAX,
+    )
+    application_server: str | None = option(
+        None,
+        "`host:port` at which other applications of the group ask the driver for its state over HTTP; it "
+        "listens there unless the pipeline's `http` says where; None: they cannot",
+        kafka="application.server",
+    )
+    cleanup_delay_ms: int = option(
+        600_000,
+        "time after which a store on disk is removed that no application on the host has a task for",
+        unit="ms",
+        least=1_000,
+        kafka="state.cleanup.delay.ms",
+    )
 
     def __post_init__(self) -> None:
-        for name, option in declared(State).items():
-            if problem := option.problem(getattr(self, name)):
+        for name, declaration in declared(State).items():
+            if problem := declaration.problem(getattr(self, name)):
                 raise PipelineError(problem, field=f"State.{name}")
         if self.dir is not None and (not isinstance(self.dir, str) or not self.dir.startswith("/")):
             raise PipelineError(

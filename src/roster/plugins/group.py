@@ -9,7 +9,7 @@ from struct import Struct
 import numpy as np
 
 from roster.assignors import Assignor, ClaimSource, RebalanceProtocol, make_plan, resolve_assignors
-from roster.assignors.claim_source import read_claims
+from roster.assignors.base import read_claims
 from roster.model import NO_GENERATION, Plan, Problem
 from roster.model.arrays import Int32
 from roster.wire.consumer.assignments import encode_assignments

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from roster.records.produce import KafkaOutput, KafkaWriter
 from roster.wire.columns.writer import Body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class EncodedBatch(NamedTuple):

@@ -8,9 +8,10 @@ KIP-392 (fetching from followers), KIP-320 (leader epochs).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +30,6 @@ from roster.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 

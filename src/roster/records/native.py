@@ -14,12 +14,13 @@ import logging
 import os
 import pkgutil
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
@@ -32,9 +33,6 @@ from roster.wire.columns import (
     json_layout,
     offsets_layout,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +30,6 @@ from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.columns.writer import Body, Encoder
 from roster.wire.compression import Compression
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LONGEST_WAIT = 1.0
 _METADATA_AGE = 300.0

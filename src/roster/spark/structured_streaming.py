@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from py4j.protocol import Py4JError
@@ -105,9 +104,7 @@ class ProgressCommitter(StreamingQueryListener):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wake(self) -> None:

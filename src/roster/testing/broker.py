@@ -12,15 +12,30 @@ import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from roster.broker import Broker, BrokerConfig
 from roster.broker.config import SETTING_NAMES
 from roster.broker.hooks import Hooks
 from roster.coordinator import CoordinatorConfig
-from roster.testing.clock import ClockLoop
 from roster.testing.errors import unknown
+
+
+class ClockLoop(asyncio.SelectorEventLoop):
+    """Event loop of a broker under test; its clock is the system's plus the seconds of all `advance` calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = 0.0
+
+    def time(self) -> float:
+        """Return the time of the advanced clock, in seconds."""
+        return super().time() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        """Advance the clock; timers that are then due run at once, in the order of their deadlines."""
+        self._ahead += seconds
+
 
 START_SECONDS = 30.0
 
@@ -74,9 +89,7 @@ class BrokerThread:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.run(self.broker.stop())
         finally:
@@ -163,7 +176,5 @@ class BrokerProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from roster.model.options import Option, problem_of
+from roster.model.options import option, problem_of
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -14,40 +13,34 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class TransactionConfig:
     """Limits and delays; times are in ms. Raises ValueError for an invalid setting."""
 
-    partitions: Annotated[
-        int,
-        Option(
-            help="partitions of `__transaction_state`; a transactional id lives in the one it hashes to",
-            least=1,
-            kafka="transaction.state.log.num.partitions",
-        ),
-    ] = 50
-    offsets_partitions: Annotated[
-        int, Option(help="partitions of `__consumer_offsets`, for the offsets of a group in a transaction", least=1)
-    ] = 50
-    max_timeout_ms: Annotated[
-        int,
-        Option(
-            help="longest transaction timeout that a producer may ask for",
-            unit="ms",
-            least=1,
-            kafka="transaction.max.timeout.ms",
-            flag="transaction-max-timeout-ms",
-        ),
-    ] = 900_000
-    expiration_ms: Annotated[
-        int,
-        Option(
-            help="time that a transactional id without transactions is kept",
-            unit="ms",
-            least=1,
-            kafka="transactional.id.expiration.ms",
-            flag="transactional-id-expiration-ms",
-        ),
-    ] = 7 * _DAY_MS
-    expiration_check_interval_ms: Annotated[
-        int, Option(help="time between two checks for expired transactional ids", unit="ms", least=1)
-    ] = 3_600_000
+    partitions: int = option(
+        50,
+        "partitions of `__transaction_state`; a transactional id lives in the one it hashes to",
+        least=1,
+        kafka="transaction.state.log.num.partitions",
+    )
+    offsets_partitions: int = option(
+        50, "partitions of `__consumer_offsets`, for the offsets of a group in a transaction", least=1
+    )
+    max_timeout_ms: int = option(
+        900_000,
+        "longest transaction timeout that a producer may ask for",
+        unit="ms",
+        least=1,
+        kafka="transaction.max.timeout.ms",
+        flag="transaction-max-timeout-ms",
+    )
+    expiration_ms: int = option(
+        7 * _DAY_MS,
+        "time that a transactional id without transactions is kept",
+        unit="ms",
+        least=1,
+        kafka="transactional.id.expiration.ms",
+        flag="transactional-id-expiration-ms",
+    )
+    expiration_check_interval_ms: int = option(
+        3_600_000, "time between two checks for expired transactional ids", unit="ms", least=1
+    )
 
     def __post_init__(self) -> None:
         if problem := problem_of(self):

@@ -9,13 +9,7 @@ from roster.model import CancelTimer, SetTimer, TopicPartition
 from roster.transactions import metadata as change
 from roster.transactions import records
 from roster.transactions.config import TransactionConfig
-from roster.transactions.events import (
-    Effects,
-    PartitionsAdded,
-    TimerKind,
-    TimerName,
-    WriteMarkers,
-)
+from roster.transactions.events import Effects, PartitionsAdded, TimerKind, TimerName, WriteMarkers
 from roster.transactions.metadata import Metadata, Transaction
 from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode, Message

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from roster.wire.codec.varint import read_varint, read_varlong
 from roster.wire.errors import WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _LONGEST_VARINT = 5
 """Maximum size of a record's length field."""

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roster.assignors.base import Assignor, JoinContext
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.base import Assignor, ClaimSource, JoinContext
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.lag.exchange import Exchanges, lower_bound
 from roster.assignors.lag.placing import complete

@@ -8,14 +8,56 @@ from __future__ import annotations
 
 import numpy as np
 
-from roster.assignors.base import Assignor, JoinContext, RebalanceProtocol
-from roster.assignors.claim_source import ClaimSource
+from roster.assignors.arrays import deal, rank_within, stable_order
+from roster.assignors.base import Assignor, ClaimSource, JoinContext, RebalanceProtocol
 from roster.assignors.claims import settle_claims, to_withhold
-from roster.assignors.sticky import general, uniform
+from roster.assignors.sticky import general
 from roster.assignors.subscribers import active_members
 from roster.model import NO_GENERATION, NO_OWNER, Plan, Problem
+from roster.model.arrays import Bool, Int32, Int64
 from roster.model.topics import numbers_by_topic
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
+
+
+def uniform_balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
+    """Return [partitions] the owner of every partition, for members with equal subscriptions.
+
+    members: ascending, at least one; all subscribe to all topics.
+    """
+    size = problem.partition_count
+    quota, spare = divmod(size, len(members))
+    place = np.full(len(problem.members) + 1, NO_OWNER, dtype=np.int32)
+    place[members] = np.arange(len(members), dtype=np.int32)
+    has = place[owner_before]
+    load = np.bincount(has + 1, minlength=len(members) + 1)[1:]
+
+    fuller = (load > quota).nonzero()[0][:spare]
+    limit = np.full(len(members), quota, dtype=np.int64)
+    limit[fuller] += 1
+    over = load > limit
+    if over.any():
+        _give_up(problem, has, limit, over)
+        load = np.minimum(load, limit)
+
+    free = (has < 0).nonzero()[0]
+    if len(free):
+        lack = quota - np.minimum(load, quota)
+        plain = (limit == quota).nonzero()[0]
+        next_fuller = plain[stable_order(lack[plain], quota + 1)][: spare - len(fuller)]
+        has[free] = np.concatenate((deal(lack), next_fuller))
+    return members[has].astype(np.int32)
+
+
+def _give_up(problem: Problem, has: Int32, limit: Int64, over: Bool) -> None:
+    """Unassign the partitions that members own above their limit, evenly from all topics (KAFKA-16277).
+
+    A member's partitions are ordered by number, then topic; those past the limit are unassigned.
+    """
+    candidates = np.flatnonzero(np.append(over, False)[has])
+    number = problem.number_of()[candidates]
+    candidates = candidates[stable_order(number, int(number.max()) + 1)]
+    owner = has[candidates]
+    has[candidates[rank_within(owner, len(limit)) >= limit[owner]]] = NO_OWNER
 
 
 def assign(problem: Problem, *, cooperative: bool = False) -> Plan:
@@ -31,7 +73,7 @@ def assign(problem: Problem, *, cooperative: bool = False) -> Plan:
     if not len(members):
         owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     elif (subscription_of == subscription_of[0]).all() and not by_rack:
-        owner = uniform.balance(problem, owner_before, members)
+        owner = uniform_balance(problem, owner_before, members)
     else:
         owner = general.balance(problem, owner_before, by_rack=by_rack)
     withheld = to_withhold(problem, owner, owner_before) if cooperative else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roster.broker.gate.gated_request import requires
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 from roster.wire.messages import AlterUserScramCredentialsResponse
@@ -24,11 +25,7 @@ async def anyone(gated: GatedRequest[Message, Message]) -> Message:
 
 def _needs(operation: AclOperation) -> Gate:
     """Return the gate of requests that need an operation on the cluster."""
-
-    async def gate(gated: GatedRequest[Message, Message]) -> Message:
-        return await gated.answer() if gated.access.may_on_cluster(operation) else gated.refuse(_REFUSED)
-
-    return gate
+    return requires(lambda access, _: access.may_on_cluster(operation), _REFUSED)
 
 
 describe = _needs(AclOperation.DESCRIBE)

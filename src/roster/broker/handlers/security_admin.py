@@ -9,15 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from roster.broker.errors import RefusedError, explain
-from roster.model.acl import (
-    CLUSTER_NAME,
-    AclBinding,
-    AclFilter,
-    AclOperation,
-    AclPermission,
-    PatternType,
-    ResourceType,
-)
+from roster.model.acl import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     AlterUserScramCredentialsRequest,
@@ -33,13 +25,7 @@ from roster.wire.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from roster.wire.sasl import (
-    LEAST_ITERATIONS,
-    MECHANISM_NUMBERS,
-    MOST_STORED_ITERATIONS,
-    SaslError,
-    ScramCredential,
-)
+from roster.wire.sasl import LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS, SaslError, ScramCredential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qqq")

@@ -7,16 +7,14 @@ segments that are left may lack. It is durable before a segment goes, so the sta
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 
 from roster._files import write_atomically
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.producer_state import ProducerTable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "log-start"
 _HEAD = struct.Struct(">4sHq")

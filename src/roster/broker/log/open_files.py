@@ -7,15 +7,12 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
 
 from roster._files import sync_path
 from roster.broker.log.files import FileSystem, sync_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -155,9 +152,7 @@ class LogFile:
             self._users += 1
             return self._fd
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._pool.lock:
             self._users -= 1
 

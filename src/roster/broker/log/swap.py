@@ -6,13 +6,10 @@ finishes what a crash cut off. Before it, the old segment and its sidecar are un
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roster._files import sync_path, write_atomically
 from roster.broker.log.files import names_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SWAP_SUFFIX = ".swap"
 

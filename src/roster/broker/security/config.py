@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.principals import PrincipalRules
-from roster.model.options import Option, declared
+from roster.model.options import declared, option
 from roster.security.settings import SecurityProtocol
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -24,94 +23,58 @@ class BrokerSecurity(SecurityProtocol):
     Names are those of Kafka's broker configuration with underscores; files are PEM.
     """
 
-    protocol: Annotated[
-        str,
-        Option(
-            help="what the listener speaks: TLS or not, logins (SASL) or not",
-            choices=PROTOCOLS,
-            flag="security-protocol",
-        ),
-    ] = "PLAINTEXT"
-    ssl_keystore_location: Annotated[
-        Path | None,
-        Option(
-            help="PEM file with the broker's private key and certificate chain",
-            kafka="ssl.keystore.location",
-            flag="ssl-keystore-location",
-        ),
-    ] = None
-    ssl_key_password_file: Annotated[
-        Path | None,
-        Option(
-            help="file with the password of that key: on a command line all users would see it",
-            flag="ssl-key-password-file",
-        ),
-    ] = None
-    ssl_truststore_location: Annotated[
-        Path | None,
-        Option(
-            help="PEM file of the CAs that sign clients' certificates",
-            kafka="ssl.truststore.location",
-            flag="ssl-truststore-location",
-        ),
-    ] = None
-    ssl_client_auth: Annotated[
-        str,
-        Option(
-            help="whether clients show a certificate",
-            choices=CLIENT_AUTH,
-            kafka="ssl.client.auth",
-            flag="ssl-client-auth",
-        ),
-    ] = "none"
-    ssl_principal_mapping_rules: Annotated[
-        str,
-        Option(
-            help="how a certificate's name becomes a user, as in RULE:^CN=([a-z]+).*$/$1/",
-            kafka="ssl.principal.mapping.rules",
-            flag="ssl-principal-mapping-rules",
-        ),
-    ] = "DEFAULT"
-    sasl_enabled_mechanisms: Annotated[
-        tuple[str, ...],
-        Option(
-            help="of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, with commas between them",
-            kafka="sasl.enabled.mechanisms",
-            flag="sasl-enabled-mechanisms",
-        ),
-    ] = MECHANISMS[1:]
-    connections_max_reauth_ms: Annotated[
-        int,
-        Option(
-            help="how long a login lasts before it has to be renewed; 0: as long as the connection",
-            unit="ms",
-            least=0,
-            kafka="connections.max.reauth.ms",
-            flag="connections-max-reauth-ms",
-        ),
-    ] = 0
-    authorizer: Annotated[
-        bool, Option(help="let ACLs decide what a client may do; without, all may do all", flag="authorizer")
-    ] = False
-    super_users: Annotated[
-        frozenset[str],
-        Option(
-            help="principals that may do everything, as User:NAME, with semicolons between them",
-            kafka="super.users",
-            flag="super-users",
-        ),
-    ] = frozenset()
-    allow_everyone_if_no_acl_found: Annotated[
-        bool,
-        Option(
-            help="let all use a resource for which there is no ACL",
-            kafka="allow.everyone.if.no.acl.found",
-            flag="allow-everyone-if-no-acl-found",
-        ),
-    ] = False
-    allow_plaintext: Annotated[
-        bool, Option(help="listen without TLS where other machines can connect", flag="allow-plaintext")
-    ] = False
+    protocol: str = option(
+        "PLAINTEXT",
+        "what the listener speaks: TLS or not, logins (SASL) or not",
+        choices=PROTOCOLS,
+        flag="security-protocol",
+    )
+    ssl_keystore_location: Path | None = option(
+        None,
+        "PEM file with the broker's private key and certificate chain",
+        kafka="ssl.keystore.location",
+        is_flag=True,
+    )
+    ssl_key_password_file: Path | None = option(
+        None, "file with the password of that key: on a command line all users would see it", is_flag=True
+    )
+    ssl_truststore_location: Path | None = option(
+        None, "PEM file of the CAs that sign clients' certificates", kafka="ssl.truststore.location", is_flag=True
+    )
+    ssl_client_auth: str = option(
+        "none", "whether clients show a certificate", choices=CLIENT_AUTH, kafka="ssl.client.auth", is_flag=True
+    )
+    ssl_principal_mapping_rules: str = option(
+        "DEFAULT",
+        "how a certificate's name becomes a user, as in RULE:^CN=([a-z]+).*$/$1/",
+        kafka="ssl.principal.mapping.rules",
+        is_flag=True,
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = option(
+        MECHANISMS[1:],
+        "of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, with commas between them",
+        kafka="sasl.enabled.mechanisms",
+        is_flag=True,
+    )
+    connections_max_reauth_ms: int = option(
+        0,
+        "how long a login lasts before it has to be renewed; 0: as long as the connection",
+        unit="ms",
+        least=0,
+        kafka="connections.max.reauth.ms",
+        is_flag=True,
+    )
+    authorizer: bool = option(False, "let ACLs decide what a client may do; without, all may do all", is_flag=True)
+    super_users: frozenset[str] = option(
+        frozenset(),
+        "principals that may do everything, as User:NAME, with semicolons between them",
+        kafka="super.users",
+        is_flag=True,
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        False, "let all use a resource for which there is no ACL", kafka="allow.everyone.if.no.acl.found", is_flag=True
+    )
+    allow_plaintext: bool = option(False, "listen without TLS where other machines can connect", is_flag=True)
 
     @property
     def principal_rules(self) -> PrincipalRules:
@@ -119,9 +82,9 @@ class BrokerSecurity(SecurityProtocol):
         return PrincipalRules.parse(self.ssl_principal_mapping_rules)
 
     def __post_init__(self) -> None:
-        for name, option in declared(BrokerSecurity).items():
-            if problem := option.problem(getattr(self, name)):
-                raise BrokerStartError(f"--{option.flag}: {problem}")
+        for name, declaration in declared(BrokerSecurity).items():
+            if problem := declaration.problem(getattr(self, name)):
+                raise BrokerStartError(f"--{declaration.flag}: {problem}")
         if unknown := sorted(set(self.sasl_enabled_mechanisms) - set(MECHANISMS)):
             raise BrokerStartError(f"--sasl-enabled-mechanisms: {unknown[0]!r} is not one of {', '.join(MECHANISMS)}")
         if self.uses_sasl and not self.sasl_enabled_mechanisms:

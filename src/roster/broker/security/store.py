@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roster._files import write_atomically
 from roster._json import JsonObject
@@ -17,9 +16,6 @@ from roster.broker.checked_json import encode_checked, read_checked
 from roster.broker.errors import BrokerStartError
 from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire.sasl import DEFAULT_ITERATIONS, HASHES, SALT_BYTES, ScramCredential
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILE = "security.json"
 FORMAT = 1

@@ -11,10 +11,10 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -27,9 +27,6 @@ from roster.cli.load.files import unpacked
 from roster.cli.load.formats import open_source
 from roster.model import Address
 from roster.spark import ParquetSink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Expected(NamedTuple):

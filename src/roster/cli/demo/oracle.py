@@ -9,14 +9,12 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import pandas as pd
 
 from roster.cli.load.files import unpacked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _COLUMNS = ["carrier", "tailnum", "time_hour", "dep_delay", "distance"]
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from roster._json import JsonObject
-
-if TYPE_CHECKING:
-    import queue
-    from collections.abc import Mapping, Sequence
 
 
 class ChildMessage(NamedTuple):

@@ -7,8 +7,9 @@ import csv
 import io
 import itertools
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +19,6 @@ from roster.cli.errors import UserError, one_line
 from roster.cli.load.files import unpacked
 from roster.cli.load.json_rows import JSON_NUMBER
 from roster.cli.load.source import Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 BLOCK_BYTES = 4 << 20
 _BOOLEAN = r"^(true|false)$"

@@ -9,13 +9,11 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from roster.cli.errors import Failure, UserError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FORMATS = {
     ".csv": "csv",

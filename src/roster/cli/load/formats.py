@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +15,6 @@ from roster.cli.errors import UserError, one_line
 from roster.cli.load.csv_source import CsvSource
 from roster.cli.load.files import format_of, unpacked
 from roster.cli.load.source import BATCH_ROWS, Source, make_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 def open_source(

@@ -6,8 +6,9 @@ leave half a file in the topic, and learns the row count and which CSV columns a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,6 @@ import pyarrow.compute as pc
 
 from roster.cli.errors import UserError
 from roster.cli.load.json_rows import json_keys, json_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 BATCH_ROWS = 8192
 

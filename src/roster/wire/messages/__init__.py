@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from roster._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from roster.wire.messages.acls import *
     from roster.wire.messages.cluster import *
     from roster.wire.messages.committed_offsets import *
     from roster.wire.messages.configs import *
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
     from roster.wire.messages.join_sync import *
     from roster.wire.messages.produce_fetch import *
     from roster.wire.messages.sasl import *
-    from roster.wire.messages.scram_users import *
+    from roster.wire.messages.security import *
     from roster.wire.messages.topics import *
-    from roster.wire.messages.transaction_admin import *
     from roster.wire.messages.transactions import *
 else:
     __getattr__ = on_demand(
@@ -29,9 +27,7 @@ else:
             "join_sync",
             "topics",
             "configs",
-            "transaction_admin",
             "transactions",
-            "acls",
-            "scram_users",
+            "security",
         ),
     )

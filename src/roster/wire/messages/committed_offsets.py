@@ -7,6 +7,17 @@ from roster.wire.codec.fields import array, boolean, int16, int32, int64, string
 from roster.wire.codec.table import Message, Struct
 
 
+class TopicErrors(Struct):
+    """An error code for each partition of a topic."""
+
+    class Partition(Struct):
+        partition_index: int = int32()
+        error_code: int = int16()
+
+    name: str = string()
+    partitions: list[Partition] = array(Partition)
+
+
 class OffsetCommitRequest(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", flexible="8+"):
     """Store offsets under a generation (-1: none). Retention in ms, -1: as configured."""
 
@@ -35,18 +46,11 @@ class OffsetCommitRequest(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", fle
 class OffsetCommitResponse(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", flexible="8+"):
     """One error per partition."""
 
-    class Topic(Struct):
-        class Partition(Struct):
-            partition_index: int = int32()
-            error_code: int = int16()
-
-        name: str = string(ignorable=True)
-        partitions: list[Partition] = array(Partition)
-
-    Partition = Topic.Partition
+    Topic = TopicErrors
+    Partition = TopicErrors.Partition
 
     throttle_time_ms: int = int32("3+", ignorable=True)
-    topics: list[Topic] = array(Topic)
+    topics: list[TopicErrors] = array(TopicErrors)
 
 
 class OffsetFetchRequest(Message, key=ApiKey.OFFSET_FETCH, versions="1-9", flexible="6+"):
@@ -119,16 +123,9 @@ class OffsetDeleteRequest(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
 class OffsetDeleteResponse(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
     """One error for all, or one per partition."""
 
-    class Topic(Struct):
-        class Partition(Struct):
-            partition_index: int = int32()
-            error_code: int = int16()
-
-        name: str = string()
-        partitions: list[Partition] = array(Partition)
-
-    Partition = Topic.Partition
+    Topic = TopicErrors
+    Partition = TopicErrors.Partition
 
     error_code: int = int16()
     throttle_time_ms: int = int32(ignorable=True)
-    topics: list[Topic] = array(Topic)
+    topics: list[TopicErrors] = array(TopicErrors)

@@ -117,14 +117,10 @@ class IncrementalAlterConfigsRequest(Message, key=ApiKey.INCREMENTAL_ALTER_CONFI
 class IncrementalAlterConfigsResponse(Message, key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"):
     """One result per resource."""
 
-    class Resource(Struct):
-        error_code: int = int16()
-        error_message: str | None = string(nullable="0+", default=None)
-        resource_type: int = int8()
-        resource_name: str = string()
+    Resource = AlterConfigsResponse.Resource
 
     throttle_time_ms: int = int32()
-    responses: list[Resource] = array(Resource)
+    responses: list[AlterConfigsResponse.Resource] = array(AlterConfigsResponse.Resource)
 
 
 class ListConfigResourcesRequest(Message, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):

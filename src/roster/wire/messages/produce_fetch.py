@@ -7,6 +7,22 @@ from roster.wire.codec.fields import array, int8, int16, int32, int64, record_se
 from roster.wire.codec.table import Message, Struct
 
 
+class CurrentLeader(Struct):
+    """The current leader, when the error is NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
+
+
+class LeaderNode(Struct):
+    """Address of a current leader (KIP-951)."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable="0+", default=None)
+
+
 class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):
     """Append record batches. `acks`: 0 none (and no response), 1 leader, -1 all in sync."""
 
@@ -44,12 +60,6 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
                 batch_index: int = int32()
                 batch_index_error_message: str | None = string(nullable="0+", default=None)
 
-            class Leader(Struct):
-                """The current leader, when the error is NOT_LEADER_OR_FOLLOWER (KIP-951)."""
-
-                leader_id: int = int32(default=-1)
-                leader_epoch: int = int32(default=-1)
-
             index: int = int32()
             error_code: int = int16()
             base_offset: int = int64()
@@ -57,27 +67,20 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
             log_start_offset: int = int64("5+", default=-1, ignorable=True)
             record_errors: list[RecordError] = array(RecordError, "8+", ignorable=True)
             error_message: str | None = string("8+", nullable="8+", default=None, ignorable=True)
-            current_leader: Leader = struct(Leader, "10+", tag=0)
+            current_leader: CurrentLeader = struct(CurrentLeader, "10+", tag=0)
 
         name: str = string("0-12", ignorable=True)
         topic_id: bytes = uuid("13+", ignorable=True)
         partition_responses: list[Partition] = array(Partition)
 
-    class Node(Struct):
-        """Address of a current leader (KIP-951)."""
-
-        node_id: int = int32()
-        host: str = string()
-        port: int = int32()
-        rack: str | None = string(nullable="0+", default=None)
-
+    Node = LeaderNode
     Partition = Topic.Partition
     RecordError = Topic.Partition.RecordError
-    Leader = Topic.Partition.Leader
+    Leader = CurrentLeader
 
     responses: list[Topic] = array(Topic)
     throttle_time_ms: int = int32(ignorable=True)
-    node_endpoints: list[Node] = array(Node, "10+", tag=0)
+    node_endpoints: list[LeaderNode] = array(LeaderNode, "10+", tag=0)
 
 
 class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
@@ -148,10 +151,6 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
                 epoch: int = int32(default=-1)
                 end_offset: int = int64(default=-1)
 
-            class Leader(Struct):
-                leader_id: int = int32(default=-1)
-                leader_epoch: int = int32(default=-1)
-
             class SnapshotId(Struct):
                 """The snapshot to fetch instead (KIP-630)."""
 
@@ -170,7 +169,7 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
             last_stable_offset: int = int64(default=-1, ignorable=True)
             log_start_offset: int = int64("5+", default=-1, ignorable=True)
             diverging_epoch: EpochEndOffset = struct(EpochEndOffset, "12+", tag=0)
-            current_leader: Leader = struct(Leader, "12+", tag=1)
+            current_leader: CurrentLeader = struct(CurrentLeader, "12+", tag=1)
             snapshot_id: SnapshotId = struct(SnapshotId, "12+", tag=2)
             aborted_transactions: list[AbortedTransaction] | None = array(
                 AbortedTransaction, nullable="0+", ignorable=True
@@ -182,17 +181,10 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
         topic_id: bytes = uuid("13+", ignorable=True)
         partitions: list[Partition] = array(Partition)
 
-    class Node(Struct):
-        """Address of a current leader (KIP-951)."""
-
-        node_id: int = int32()
-        host: str = string()
-        port: int = int32()
-        rack: str | None = string(nullable="0+", default=None)
-
+    Node = LeaderNode
     Partition = Topic.Partition
     EpochEndOffset = Topic.Partition.EpochEndOffset
-    Leader = Topic.Partition.Leader
+    Leader = CurrentLeader
     SnapshotId = Topic.Partition.SnapshotId
     AbortedTransaction = Topic.Partition.AbortedTransaction
 
@@ -200,7 +192,7 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
     error_code: int = int16("7+", ignorable=True)
     session_id: int = int32("7+")
     responses: list[Topic] = array(Topic)
-    node_endpoints: list[Node] = array(Node, "16+", tag=0)
+    node_endpoints: list[LeaderNode] = array(LeaderNode, "16+", tag=0)
 
 
 class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flexible="6+"):

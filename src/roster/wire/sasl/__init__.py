@@ -5,8 +5,7 @@ the server, None once the exchange is complete. `ScramServer` and `read_plain` a
 """
 
 from roster.wire.sasl.mechanism import Bearer, Mechanism, Plain, SaslError
-from roster.wire.sasl.scram import Scram
-from roster.wire.sasl.scram_keys import (
+from roster.wire.sasl.scram import (
     DEFAULT_ITERATIONS,
     HASHES,
     LEAST_ITERATIONS,
@@ -14,10 +13,12 @@ from roster.wire.sasl.scram_keys import (
     MOST_ITERATIONS,
     MOST_STORED_ITERATIONS,
     SALT_BYTES,
+    Scram,
     ScramCredential,
+    ScramServer,
+    read_plain,
     salted_password,
 )
-from roster.wire.sasl.scram_server import ScramServer, read_plain
 
 __all__ = [
     "DEFAULT_ITERATIONS",
