@@ -2,7 +2,7 @@
 
 It sends SubscriptionInfo with the gap of each store, places tasks as leader (`roster.member.task_leader`), and reads
 AssignmentInfo. It requests the next rebalance in two cases: if the answer is in a lower version than all members
-support (`task_versions`), and if a store that it restores has caught up (`CatchUp`).
+support (`task_leader`), and if a store that it restores has caught up (`CatchUp`).
 
 Kafka Streams rebalances every `probing.rebalance.interval.ms` (ten minutes) instead, so a warm-up is used late, or is
 not ready yet. Source: KIP-429 part II (gaps reported when joining), KIP-441 (acceptable recovery lag).
