@@ -26,6 +26,7 @@ from roster.pipeline.tasks.missing_values import Look
 from roster.state import source_times
 from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
+from roster.state.event_time import STREAM_TIME_KEY, stream_time_after
 from roster.state.pending import WithChanges
 from roster.state.processor.batch import Plan, TimeMode, take
 from roster.state.processor.states import MapState
@@ -34,17 +35,17 @@ from roster.state.sessions import SessionAggregation
 from roster.state.source_times import SourceTimes
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
-from roster.state.stream_join import StreamJoin, in_columns
+from roster.state.stream_join import TIME_KEYS, StreamJoin, in_columns
 from roster.state.windows import Window, WindowedAggregation
-from roster.stateful import input_backlog
+from roster.stateful import held_times, input_backlog
 from roster.stateful.input_backlog import InputBacklog
 from roster.stateful.tasks import subtopology
 from roster.stateful.tasks.by_source import by_source
-from roster.stateful.tasks.operator_steps import Around, with_function
+from roster.stateful.tasks.operator_steps import Around, innermost, with_function
 from roster.stateful.tasks.other_stream import OtherSide, columns_of
 from roster.stateful.tasks.outgoing import Outgoing, Sent, by_split
 from roster.stateful.tasks.placement import partitions_of
-from roster.stateful.tasks.processing import is_left
+from roster.stateful.tasks.processing import with_time
 from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, labelled
 from roster.stateful.tasks.table_join import Lookup, Rows
@@ -81,27 +82,35 @@ OUTER = StreamJoin(("k",), ("t", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, 
 Row = tuple[str, int]
 
 
-def wider(aggregate: str, column: str = "w", keys: tuple[str, ...] = ("k",), grace: int = 0) -> Any:
-    """Windows of twice the size over the results of an operator."""
-    window = Window(column, 2 * SIZE * SECOND, grace=grace * SECOND)
+def wider(aggregate: str, column: str = "w", keys: tuple[str, ...] = ("k",), grace: int = 0, size: int = 2) -> Any:
+    """Windows of twice the size, or another multiple of it, over the results of an operator."""
+    window = Window(column, size * SIZE * SECOND, grace=grace * SECOND)
     return WindowedAggregation(keys, {"total": Aggregate.parse(aggregate)}, window, final=True)
 
 
 @dataclass(frozen=True)
 class Renamed(Around):
-    """An operator whose results have the window's start as `w`, as a step behind it would."""
+    """An operator whose results have the window's start, or its end, as `w`, as a step behind it would.
+
+    less: seconds by which it is earlier.
+    """
+
+    time: str = "window_start"
+    less: int = 0
 
     def __call__(self, table: pa.Table, store: Any, /) -> Any:
         update = self.operator(table, store)
-        results = update.results.drop_columns(["window_end"]).rename_columns({"window_start": "w"})
-        return replace(update, results=results)
+        (other,) = {"window_start", "window_end"} - {self.time}
+        results = update.results.drop_columns([other]).rename_columns({self.time: "w"})
+        times = pc.subtract(results["w"], self.less * SECOND).cast(results["w"].type)
+        return replace(update, results=results.set_column(results.column_names.index("w"), "w", times))
 
 
 class Code:
     """A user's code that counts the rows of each key by windows, with a timer at the end of each."""
 
-    def __init__(self) -> None:
-        self.results: list[tuple[str, datetime, int]] = []
+    def __init__(self, column: str) -> None:
+        self._column, self.results = column, list[tuple[str, datetime, int]]()
 
     def open(self, state: Any, table: pa.Table) -> None:
         self._state, self._table = state, table
@@ -109,7 +118,7 @@ class Code:
         self._counts = state.map(MapState, "counts", number, number)
 
     def rows(self, _key: Any, begin: int, end: int, _now: Any, *, is_new: bool) -> None:
-        for at in self._table["t"].slice(begin, end - begin).to_pylist():
+        for at in self._table[self._column].slice(begin, end - begin).to_pylist():
             start = window_of(seconds(at))
             (before,) = self._counts.getValue((start,)) or (0,)
             self._counts.updateValue((start,), (before + 1,))
@@ -132,10 +141,13 @@ class Code:
 TIMED = pa.schema([("k", pa.string()), ("w", TIME), ("n", pa.int64())])
 
 
+@dataclass(frozen=True)
 class Timers:
     """An operator with timers of event time."""
 
-    result_keys, time_column, has_variables = ("k",), "t", True
+    time_column: str = "t"
+    result_keys: ClassVar[tuple[str, ...]] = ("k",)
+    has_variables: ClassVar[bool] = True
     kept: ClassVar[dict[str, Any]] = {"operator": "timers", "time_mode": TimeMode.EVENT.value}
 
     @staticmethod
@@ -143,13 +155,18 @@ class Timers:
         return pa.schema([columns.field("k")])
 
     def __call__(self, table: pa.Table, store: Any) -> Any:
-        plan = Plan(("k",), TimeMode.EVENT, "t", (GRACE + 1) * SECOND)
-        return take(table, store, plan, Code(), clock=lambda: 0)
+        plan = Plan(("k",), TimeMode.EVENT, self.time_column, (GRACE + 1) * SECOND)
+        return take(table, store, plan, Code(self.time_column), clock=lambda: 0)
 
 
 TIMERS = Timers()
 TABLE, NAMED = "a table", b"{}"
+PAIRS = Deduplication(("k", "t", "s"), "t", 20 * SECOND)
+JOINED = StreamJoin(("k",), ("w", "s"), ("s",), WITHIN * SECOND, GRACE * SECOND, "inner")
 WINDOWS_, UPDATES_, SESSIONS_, HOPS_ = Renamed(WINDOWS), Renamed(UPDATES), Renamed(SESSIONS), Renamed(HOPS)
+SESSION_ENDS = Renamed(SESSIONS, "window_end")
+EARLIER_ = Renamed(WINDOWS, less=LONG)
+HALVES_ = Renamed(wider("sum(n)"))
 FIRST_ = with_function(FIRST, COLUMNS, ArrowFunction(lambda batch: batch, COLUMNS), COLUMNS, "s")
 PLACED, TOTALS = ("k", "window_start", "n"), ("k", "window_start", "total")
 CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
@@ -160,8 +177,19 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
     "updates, repartition, final": ([UPDATES_, ("k",), wider("max(n)")], (TOTALS, "max")),
     "repartition, final, final": ([("k",), WINDOWS_, wider("sum(n)")], (TOTALS, "sum")),
     "repartition, updates, final": ([("k",), UPDATES_, wider("max(n)")], (TOTALS, "max")),
+    "final, final": ([WINDOWS_, wider("sum(n)")], (TOTALS, "sum of tasks")),
+    "deduplicate, final": ([FIRST, wider("count(*)", "t")], (TOTALS, "first rows")),
+    "join, final": ([JOIN, wider("count(*)", "t")], (TOTALS, "pairs of windows of tasks")),
+    "repartition, join, deduplicate": ([("k",), JOIN, PAIRS], (("k", "t", "s"), "different pairs")),
+    "repartition, final, join": ([("k",), WINDOWS_, JOINED], (("k", "w", "s"), "windows with rows")),
+    "repartition, final, earlier, final": ([("k",), EARLIER_, wider("sum(n)")], (TOTALS, "sum of earlier")),
+    "repartition, final, final, final": (
+        [("k",), WINDOWS_, HALVES_, wider("sum(total)", size=4)],
+        (("k", "window_start", "total"), "sum of four"),
+    ),
     "updates, final": ([UPDATES_, wider("max(n)")], (TOTALS, "max of tasks")),
     "repartition, sessions, final": ([("k",), SESSIONS_, wider("count(*)")], (TOTALS, "sessions")),
+    "repartition, ends of sessions, final": ([("k",), SESSION_ENDS, wider("count(*)")], (TOTALS, "ends")),
     "repartition, sessions, repartition, final": ([("k",), SESSIONS_, ("k",), wider("count(*)")], (TOTALS, "sessions")),
     "repartition, deduplicate, final": ([("k",), FIRST, wider("count(*)", "t")], (TOTALS, "first rows")),
     "repartition, deduplicate, step, final": ([("k",), FIRST_, wider("count(*)", "t")], (TOTALS, "first rows")),
@@ -179,6 +207,7 @@ CHAINS: dict[str, tuple[list[Any], tuple[tuple[str, ...], str]]] = {
     ),
     "repartition, final, deduplicate": ([("k",), WINDOWS_, SELDOM], (("k", "w"), "seldom")),
     "repartition, final, repartition, deduplicate": ([("k",), WINDOWS_, ("k",), SELDOM], (("k", "w"), "seldom")),
+    "repartition, final, timers": ([("k",), WINDOWS_, Timers("w")], (("k", "w"), "windows after 0")),
     "timers, repartition, final": ([TIMERS, ("k",), wider("sum(n)")], (TOTALS, "sum")),
     "repartition, timers, final": ([("k",), TIMERS, wider("sum(n)")], (TOTALS, "sum")),
     "repartition, timers, repartition, final": (
@@ -416,8 +445,9 @@ class World:
             store = self.store(app, (node.store, partition))
             update = operator(pa.Table.from_batches(rows, columns), store)
             assert set(update.results.column_names).isdisjoint({"\0at", "\0of"})
-            if node.waiting is not None and is_left(store, update.changes, *node.waiting):
-                update = replace(update, waits=True)
+            time_keys = (STREAM_TIME_KEY,) if node.other is None else TIME_KEYS
+            times = [stream_time_after(store, update.changes, key) for key in time_keys]
+            update = with_time(update, times, store, node.waiting)
             self._check_late(node, update)
             changes.append(((node.store, partition), update.changes))
             updates.append(update)
@@ -431,7 +461,7 @@ class World:
 
     def _check_late(self, node: OperatorNode, update: Any) -> None:
         self.late[node.store] += update.late
-        assert node.operator is TIMERS or sum(map(len, update.late_rows)) == update.late
+        assert isinstance(node.operator, Timers) or sum(map(len, update.late_rows)) == update.late
         assert all(not name.startswith("\0") for rows in update.late_rows for name in rows.column_names)
 
     def _rows(self, plan: SubtopologyPlan, at: TopicPartition, span: Range) -> list[pa.RecordBatch]:
@@ -491,13 +521,13 @@ class World:
         """Close everything by last rows of each source, and read all until nobody has anything to tell.
 
         They come before the others are read, or a few at a time behind them, more than a look apart; and to one
-        partition of the next task or to all: an operator behind another one goes by rows that it gets.
+        partition of the next task or to all: an operator behind a processor goes by rows that it gets.
         """
         self._come(len(self.to_come))
         is_apart = self.is_quiet or self.rng.random() < 0.5
         count = 1 if self.is_quiet else self.rng.randint(1, 2)
-        is_alone = all(len(plan.nodes) < 2 for plan in self.plans)
-        keys = self.rng.sample(ENDS, count) if is_apart and is_alone and not self.is_mapped else ENDS
+        fronts = [node.operator for plan in self.plans for node in plan.nodes[:-1]]
+        keys = self.rng.sample(ENDS, count) if is_apart and TIMERS not in fronts and not self.is_mapped else ENDS
         if is_apart:
             self._read_all()
         for backlog in [each for app in self.apps for each in app.values()] if self.is_quiet else ():
@@ -595,8 +625,8 @@ def kept_by(rows: list[tuple[Row, int]], size: int) -> list[Row]:
     return [row for row, largest in rows if window_of(row[1], size) + size > largest]
 
 
-def sessions_of(rows: list[Row]) -> list[tuple[str, int, int]]:
-    """Sessions in the order of their ends: key, first row and number of rows."""
+def sessions_of(rows: list[Row]) -> list[tuple[str, int, int, int]]:
+    """Sessions in the order of their ends: key, first row, number of rows and end."""
     ended = list[tuple[int, int, str, int]]()
     for key, time in sorted(rows):
         if ended and ended[-1][2] == key and time - ended[-1][0] <= SIZE:
@@ -604,7 +634,7 @@ def sessions_of(rows: list[Row]) -> list[tuple[str, int, int]]:
             ended.append((time, start, key, number + 1))
         else:
             ended.append((time, time, key, 1))
-    return [(key, start, number) for _, start, key, number in sorted(ended)]
+    return [(key, start, number, last + SIZE) for last, start, key, number in sorted(ended)]
 
 
 def largest_of_hops(rows: Iterable[Row]) -> list[Row]:
@@ -620,12 +650,12 @@ def window_of(time: int, size: int = SIZE) -> int:
     return time // size * size
 
 
-def totals(counts: Sequence[Counter[Any]], of: Any) -> Counter[Any]:
+def totals(counts: Sequence[Counter[Any]], of: Any, size: int = 2) -> Counter[Any]:
     """By key and window of twice the size, what an aggregate makes of these counts by key and window."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for each in counts:
         for (key, start), n in each.items():
-            groups[key, window_of(start, 2 * SIZE)].append(n)
+            groups[key, window_of(start, size * SIZE)].append(n)
     return Counter((*place, of(numbers)) for place, numbers in groups.items())
 
 
@@ -658,7 +688,7 @@ def chain_problem(
 ) -> str:
     """How a run of a chain of operators differs from the plain computation, "" if it does not."""
     chain, columns = CHAINS[name]
-    if any(step in (TIMERS, SESSIONS_, HOPS_) for step in chain):
+    if any(step in (TIMERS, SESSIONS_, SESSION_ENDS, HOPS_) for step in chain):
         delay = min(delay, GRACE)  # of timers, which rows are late depends on batches, as in Spark
     logs, rights = logs_of(rng, delay, 1 if is_quiet else 3), list[list[Row]]()
     if columns[-1] == "first rows":
@@ -672,18 +702,22 @@ def chain_problem(
         of_logs = [first_rows(log, grace) for log in logs]
         if FIRST_ in chain:
             of_logs = [among_themselves(part) for of in of_logs for part in by_partition(of, lambda each: each[0][0])]
+        elif chain[0] is FIRST and topics == 1:
+            of_logs = [among_themselves(of) for of in of_logs]
         in_time = [row for of in of_logs for row in kept_by(of, 2 * SIZE)]
         late += sum(map(len, of_logs)) - len(in_time)
     if columns[-1] == "sessions":
-        ended = [((key, start), 0) for key, start, _ in sessions_of([row for log in logs for row in log])]
+        ended = [((key, start), 0) for key, start, *_ in sessions_of([row for log in logs for row in log])]
         for part in by_partition(ended, lambda each: each[0][0]):
             in_time += kept_by(among_themselves(part), 2 * SIZE)
         late += len(ended) - len(in_time)
     of_tasks = [[row for log in rows[begin : begin + topics] for row in log] for begin in range(0, len(rows), topics)]
     by_task = [Counter((key, window_of(time)) for key, time in of) for of in of_tasks]
     together = sum(by_task, Counter())
+    if columns[-1] == "windows after 0":  # the watermark of a processor begins there
+        late += sum(not start for _, start in together)
     world = World(rng, logs, chain, is_mapped=is_mapped, topics=topics, is_live=is_live, is_quiet=is_quiet)
-    if JOIN in chain or OUTER in chain:
+    if JOIN in chain or OUTER in chain or JOINED in chain:
         given = sorted((row for log in logs_of(rng, 0) for row in log), key=lambda row: row[1])
         rights = by_partition(given, lambda row: row[0])
         for number, log in enumerate(rights):
@@ -691,11 +725,15 @@ def chain_problem(
     sides = [([row for of in rows for row in of], [row for log in rights for row in log])]
     if name.startswith("join"):
         sides = list(zip(of_tasks, rights, strict=False))
-    joined = sum((pairs(*both, is_outer=OUTER in chain) for both in sides), Counter())
+    by_side = [pairs(*both, is_outer=OUTER in chain) for both in sides]
+    joined = sum(by_side, Counter())
     wanted = {
         "n": lambda: Counter((*place, n) for place, n in together.items()),
         "n of tasks": lambda: Counter((*place, n) for of in by_task for place, n in of.items()),
         "sum": lambda: totals(by_task if chain[0] in (WINDOWS_, TIMERS) else [together], sum),
+        "sum of tasks": lambda: sum((totals([of], sum) for of in by_task), Counter()),
+        "sum of earlier": lambda: totals([Counter({(k, t - LONG): n for (k, t), n in together.items()})], sum),
+        "sum of four": lambda: totals([together], sum, 4),
         "max": lambda: totals(by_task if chain[0] is UPDATES_ else [together], max),
         "max of tasks": lambda: sum((totals([of], max) for of in by_task), Counter()),
         "first rows": lambda: totals([Counter(in_time)], sum),
@@ -705,8 +743,17 @@ def chain_problem(
         "sizes of tasks": lambda: totals([Counter((n, k[1]) for of in by_task for k, n in of.items())], sum),
         "times": lambda: Counter((t, n) for t, n in Counter(t for _, t in {row for of in rows for row in of}).items()),
         "pairs": lambda: joined,
+        "windows after 0": lambda: Counter(place for place in together if place[1]),
+        "ends": lambda: totals(
+            [Counter((k, end) for k, *_, end in sessions_of([row for log in logs for row in log]))], sum
+        ),
         "seldom": lambda: Counter(seldom(sorted(together))),
+        "different pairs": lambda: Counter({*joined}),
+        "windows with rows": lambda: pairs([*together], sides[0][1], is_outer=False),
         "pairs of windows": lambda: totals([Counter((k, t) for k, t, _ in joined.elements())], sum),
+        "pairs of windows of tasks": lambda: sum(
+            (totals([Counter((k, t) for k, t, _ in each.elements())], sum) for each in by_side), Counter()
+        ),
         "pairs of times": lambda: Counter((t, n) for t, n in Counter(t for _, t, _ in joined.elements()).items()),
     }[columns[-1]]()
     world.run()
@@ -767,7 +814,8 @@ def test_sessions_are_those_of_a_plain_computation(seed: int) -> None:
     wanted = sessions_of([row for log in logs for row in log])
     world = World(rng, logs, [("k",), SESSIONS])
     world.run()
-    found = [(each["k"], seconds(each["window_start"]), each["n"]) for each in world.results if each["k"] not in ENDS]
+    names = ("k", "window_start", "n", "window_end")
+    found = [tuple(seconds(each[name]) for name in names) for each in world.results if each["k"] not in ENDS]
     assert sorted(found) == sorted(wanted)
     assert world.late.total() == 0
 
@@ -825,6 +873,11 @@ def _restores_without_sources(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _reach_without_delay(node: OperatorNode) -> Any:
+    reach = getattr(innermost(node.operator), "reach", None)
+    return reach and reach._replace(delay=0)
+
+
 FEW = "few hear of a last batch"
 FAULTS = {
     "relayed rows go by those before them": lambda patch: patch.setattr(
@@ -842,6 +895,11 @@ FAULTS = {
     "a notice is lost with its transaction": _owes_nothing,
     FEW: lambda patch: patch.setattr(InputBacklog, "ran", lambda *_: None),
     "a store is restored without its sources": _restores_without_sources,
+    "an operator behind another one goes by its rows alone": lambda patch: patch.setattr(OperatorNode, "reach", None),
+    "steps leave times as they are": lambda patch: patch.setattr(source_times.Front, "stepped", lambda *_: 0),
+    "what is in front of an operator holds nothing back": lambda patch: patch.setattr(
+        OperatorNode, "reach", property(_reach_without_delay)
+    ),
     "joined rows lose their time": lambda patch: patch.setattr(
         subtopology, "through_labelled", lambda *given, **_: through_labelled(*given)
     ),
@@ -851,6 +909,10 @@ TRIED = [
     ("updates, repartition, final", "results come in time"),
     ("repartition, updates, final", "results come in time"),
     ("repartition, deduplicate, final", "rows that pass lose their source"),
+    ("repartition, final, final", "an operator behind another one goes by its rows alone"),
+    ("repartition, join, final", "an operator behind another one goes by its rows alone"),
+    ("repartition, final, earlier, final", "steps leave times as they are"),
+    ("repartition, final, final", "what is in front of an operator holds nothing back"),
     ("final", "the fastest source"),
     ("final", "ended before its rows"),
     ("join, outer", "the fastest source"),
@@ -966,6 +1028,39 @@ def test_a_group_goes_over_from_a_release_without_labels_amid_two_repartitions(s
     found = [tuple(seconds(each[name]) for name in columns[0]) for each in world.results]
     assert Counter(row for row in found if row[1] < END - 100) == totals([sizes], sum)
     assert world.late.total() == 0
+
+
+def test_which_partition_holds_time_back_is_told_through_a_relay_and_an_operator(monkeypatch: Any) -> None:
+    """It is read to 100 in one partition and to 10 in the other one, behind which there is more."""
+    chain = [("t",), TABLE, ("k",), WINDOWS_, ("k",), wider("sum(n)")]
+    world = World(random.Random(1), [[("a", 100)], [("a", 10), ("a", 120)]], chain)
+    for topic in ("in", *(f"to-{number}" for number in range(1, len(world.plans)))):
+        for at in [at for at in world.topics if at.topic == topic]:
+            while world.committed[at] < (1 if topic == "in" else len(world.topics[at])):
+                world.work(*world.plan([at], 1, world.apps[0]))
+
+    def read(_: Any, splits: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        for split in splits:
+            rows = world.changelogs[split.topic, split.partition][split.start : split.end]
+            of = {"topic": split.topic, "partition": split.partition}
+            columns = pa.schema(
+                [("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())]
+            )
+            yield pa.RecordBatch.from_pylist([of | {"key": key, "value": value} for key, value in rows], columns)
+
+    monkeypatch.setattr(held_times, "read_splits", read)
+    partitions = [SimpleNamespace(partition=number) for number in range(PARTITIONS)]
+    admin: Any = SimpleNamespace(
+        describe_topic=lambda _: SimpleNamespace(partitions=partitions),
+        beginning_offsets=lambda of: dict.fromkeys(of, 0),
+        stable_offsets=lambda of: {at: len(world.changelogs[at.topic, at.partition]) for at in of},
+    )
+    stores = [node.store for plan in world.plans for node in plan.nodes]
+    assert stores == ["times-of-1", "s2-0", "s3-0"]
+    config: Any = None
+    told = held_times.held_times(admin, config, stores, list(world.topics))
+    assert {(held.changelog, held.held_by) for held in told} == {(store, "in-1") for store in stores}
+    assert {held.held_ms for held in told if held.changelog == "times-of-1"} == {90_000}
 
 
 def unlabelled(rows: list[Row]) -> list[bytes]:

@@ -52,7 +52,7 @@ from roster.state.byte_slices import (
     spread,
 )
 from roster.state.collected import Collected, joined, lists_of
-from roster.state.event_time import NONE_LATE, Lateness
+from roster.state.event_time import NEVER, NONE_LATE, Lateness, Times
 from roster.state.expressions import FUNCTIONS
 from roster.state.keys import comparable, encode_keys, is_text, sortable
 from roster.state.rows import is_nested, unpacked
@@ -92,6 +92,10 @@ class Update:
     """The task's time by its sources in microseconds, None if it is not told in this batch."""
     waits: bool = False
     """True if results are held back until their time has come."""
+    now: int = NEVER
+    """The stream time after the batch, of a join that of the side that is behind."""
+    times: Times | None = None
+    """Of results before steps change them, the times that `Reach` is of, if they were asked for."""
 
 
 def aggregate(

@@ -18,6 +18,7 @@ from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
     Clock,
+    Reach,
     Times,
     left_out,
     microseconds,
@@ -59,6 +60,12 @@ class Deduplication:
     def time_column(self) -> str | None:
         """The column of times."""
         return self.column
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far rows to come may be behind the stream time, None without one."""
+        slack = self.within if self.slack is None else self.slack
+        return None if self.column is None else Reach(microseconds(slack), (self.column,))
 
     @property
     def kept(self) -> Mapping[str, object]:

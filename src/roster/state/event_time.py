@@ -61,11 +61,10 @@ def stream_time(store: Store | Snapshot, key: bytes = STREAM_TIME_KEY) -> int:
     return read_time(value)
 
 
-def stream_time_after(before: Snapshot, changes: pa.Table, key: bytes) -> int | None:
-    """Return the stream time once changes are made, in milliseconds; None if there is none."""
+def stream_time_after(before: Snapshot, changes: pa.Table, key: bytes) -> int:
+    """Return the stream time once changes are made, in microseconds."""
     place: int = pc.index(changes["key"], key).as_py()
-    now = stream_time(before, key) if place < 0 else read_time(changes["value"][place].as_py())
-    return None if now == NEVER else now // 1000
+    return stream_time(before, key) if place < 0 else read_time(changes["value"][place].as_py())
 
 
 def idle_changes(store: Snapshot, until: Mapping[bytes, int]) -> dict[bytes, Value]:
@@ -96,6 +95,17 @@ def ordered_time(time: int) -> bytes:
 def read_time(value: bytes | None) -> int:
     """Return a stored time; NEVER if there is none."""
     return NEVER if value is None else int.from_bytes(value, "little", signed=True)
+
+
+class Reach(NamedTuple):
+    """How far results to come may be behind an operator's stream time: `delay` microseconds, by the least of `columns`.
+
+    Windows, sessions and rows that are still open end later than the stream time less the grace, and a row to come is
+    late by the stream time before its batch. So this is true of whatever comes, from any source and however late.
+    """
+
+    delay: int
+    columns: tuple[str, ...]
 
 
 class Clock(NamedTuple):

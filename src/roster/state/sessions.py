@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
 from roster.state.byte_slices import Structs
-from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
+from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.expressions import Call, Name
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, Store
@@ -50,6 +50,11 @@ class SessionAggregation(EventTimeAggregation):
     """
 
     window: SessionWindow
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far ends of final results to come may be behind the stream time; open ones may begin at any time."""
+        return Reach(microseconds(self.window.grace), (END,)) if self.final else None
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -42,6 +42,8 @@ HELD = -1 << 21
 
 It is 0 if none does, but the notice of rows is still to come. The entry of minus a source is the largest time of rows
 of a source that is a task with sources of its own."""
+STEPPED = HELD + 1
+"""Name of an entry for an operator behind steps: by how much these have made times of rows less, at most, so far."""
 WAITING = -1
 """In `ended`: the source waits; less the number of the source of its own that holds it back, if one does."""
 _DELAY_BITS, _SOURCES = 43, (1 << 20) - 1
@@ -161,6 +163,32 @@ class Known(NamedTuple):
         return self.times.get(HELD)
 
 
+class Front(NamedTuple):
+    """What an operator knows of the one in front of it. Times are in microseconds.
+
+    hold: the least time of the sources that hold the task back, None if none does. lag: how far a row may be behind the
+    largest one so far. reached: a time that no result to come is behind, by the times that `Reach` names; None if it is
+    unknown. times: these of the batch's results, None if they were not asked for. is_exact: the operator goes by one of
+    them. is_open: results that it still holds back may begin before `reached`, though they end behind it.
+    """
+
+    hold: int | None = None
+    lag: int = 0
+    reached: int | None = None
+    times: Times | None = None
+    is_exact: bool = False
+    is_open: bool = False
+
+    def stepped(self, times: Times) -> int | None:
+        """Return by how much steps have made the times of rows less, at most; None without rows to tell by."""
+        has = times != NEVER
+        if self.is_exact or self.times is None or not has.any():
+            return 0 if self.is_exact else None
+        # Steps that drop or add rows are known by the first of each batch alone.
+        less = (self.times - times)[has] if len(times) == len(self.times) else self.times.min() - times[has].min()
+        return max(int(np.max(less)), 0)
+
+
 class SourceTimes(NamedTuple):
     """The times of a batch's rows by their sources: `rows` without labels and notices, the time `at` each of them.
 
@@ -243,24 +271,33 @@ class SourceTimes(NamedTuple):
 
     @classmethod
     def behind(
-        cls, table: pa.Table, times: Times, store: Store | Snapshot, key: bytes, hold: int | None, lag: int
+        cls, table: pa.Table, times: Times, store: Store | Snapshot, key: bytes, front: Front, stepped: int | None
     ) -> SourceTimes:
-        """Return the times of results of the operator in front, in their order; `hold` is of that operator.
+        """Return the times of results of the operator in front, in their order.
 
-        times: of the rows. lag: microseconds that a row may be behind the largest one. The task's time is the largest
-        of the rows, or `hold` if that is less, but for `lag`. Rows with labels are late by the time of their source.
+        times: of the rows. stepped: by how much steps have made them less, None without rows to tell by. The
+        task's time is the largest of the rows, or `hold` if that is less, but for `lag`; or what the operator in front
+        has reached, if that is more. Rows with labels are late by the time of their source.
+
+        No row is late by that: the time before a batch is not more than was reached then, and rows to come are not
+        behind it. They are of windows that were open, or of rows that were not late, see `Reach`.
         """
         before, count = stream_time(store, key), len(table)
         (stored,) = store.multi_get([SOURCES_KEY])
         known, rows = Known.decode(stored).times, table
         stream_times, sources = np.maximum.accumulate(times), np.zeros(count, np.int64)
-        largest = max(before, known.get(UNLABELLED, NEVER), int(times.max(initial=NEVER)))
-        now = max(before, (largest if hold is None else min(largest, hold)) - lag)
+        largest, hold = max(before, known.get(UNLABELLED, NEVER), int(times.max(initial=NEVER))), front.hold
+        now = max(before, (largest if hold is None else min(largest, hold)) - front.lag)
+        less = max((each for each in (stepped, known.get(STEPPED)) if each is not None), default=None)
+        if less is not None and front.reached is not None and not (less and front.is_open):
+            now = max(now, front.reached - less)
         if SOURCE in table.column_names:
             sources, rows = table[SOURCE].to_numpy(), table.drop_columns(LABELS)
             seen = _Seen.of(sources, times + table[DELAY].to_numpy(), np.arange(count), [], known)
             stream_times, known = seen.at, seen.times(count)
         known |= {UNLABELLED: largest}
+        if less is not None and not front.is_exact:
+            known[STEPPED] = less
         entry = Known(known, {}).encode() if largest > now or len(known) > 1 else None
         return cls(rows, np.maximum(stream_times, before), now, entry, entry != stored, hold, sources)
 

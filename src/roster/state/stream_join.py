@@ -33,6 +33,7 @@ from roster.state.event_time import (
     NOW_KEY,
     OF,
     Lateness,
+    Reach,
     Times,
     left_out,
     microseconds,
@@ -118,6 +119,11 @@ class StreamJoin:
     def lag(self) -> int:
         """Microseconds that a time of a pair may be behind the largest one so far."""
         return microseconds(2 * self.within + self.grace)
+
+    @property
+    def reach(self) -> Reach:
+        """How far times of results to come may be behind that of the side that is behind."""
+        return Reach(microseconds(self.within + self.grace), self.times)
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, Update, aggregate
 from roster.state.aggregate_functions import Aggregate
 from roster.state.durations import Duration, as_timedelta
-from roster.state.event_time import Clock, Times, left_out, microseconds, with_entries
+from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store
 
@@ -157,6 +157,11 @@ class WindowedAggregation(EventTimeAggregation):
         """
         size, given = self.window.size, self.window
         return microseconds(size - given.hop if self.final else size + given.grace)
+
+    @property
+    def reach(self) -> Reach:
+        """How far starts of results to come may be behind the stream time."""
+        return Reach(microseconds(self.window.size + self.window.grace), (START,))
 
     @property
     def kept(self) -> Mapping[str, object]:

@@ -29,6 +29,7 @@ from roster.state.source_times import (
     RIGHT_SOURCES_KEY,
     SOURCE,
     SOURCES_KEY,
+    Front,
     SourceTimes,
     nearest,
 )
@@ -37,6 +38,8 @@ from roster.state.stream_join import IS_OTHER, LEFT, NOW_KEYS, RIGHT, TIME_KEYS,
 from roster.stateful.tasks.bad_records import set_aside
 from roster.stateful.tasks.operator_steps import Around
 from roster.stateful.tasks.processing import Operator
+
+_UNKNOWN = Front()
 
 
 def by_source(
@@ -56,14 +59,17 @@ def by_source(
     return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides))
 
 
-def behind(operator: Operator, hold: int | None, lag: int, *, is_sorted: bool, passed: str | None) -> Operator:
+def behind(operator: Operator, front: Front, *, is_sorted: bool, passed: str | None) -> Operator:
     """Return an operator that gets the results of another one.
 
-    hold: the least time of the sources that hold the task back, None if none does. lag: microseconds that a row may be
-    behind the largest one so far. is_sorted: rows without labels are put in the order of time: they come in that
-    of keys.
+    is_sorted: rows without labels are put in the order of time: they come in that of keys.
     """
-    return _inside(operator, lambda inner: Behind(inner, lag, passed, hold=hold, is_sorted=is_sorted))
+    return _inside(operator, lambda inner: Behind(inner, front.lag, passed, front=front, is_sorted=is_sorted))
+
+
+def noting(operator: Operator, columns: Sequence[str]) -> Operator:
+    """Return an operator that notes the least of these times of each of its results, before steps change them."""
+    return _inside(operator, lambda inner: Noting(inner, columns))
 
 
 def _inside(operator: Operator, around: Callable[[Operator], Around]) -> Operator:
@@ -186,10 +192,16 @@ class BySource(Around):
 
 @dataclass(frozen=True)
 class Behind(BySource):
-    """Its operator gets results of the operator in front, which sources hold back to `hold`."""
+    """Its operator gets results of the operator in front."""
 
-    hold: int | None = None
+    front: Front = _UNKNOWN
     is_sorted: bool = True
+
+    @property
+    def set_aside(self) -> Callable[[pa.Table, Snapshot], Update] | None:
+        """What finds the rows at which it fails: of parts of the rows, the first would make those behind it late."""
+        alone = replace(self, front=self.front._replace(reached=None))
+        return super().set_aside or (lambda table, store: set_aside(alone.__call__, table, store))
 
     def _places(self, table: pa.Table) -> Any:
         times, _ = times_of(table, self.time_column or "")
@@ -198,9 +210,26 @@ class Behind(BySource):
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
         assert self.time_column is not None  # others are not behind anything
-        table = table.take(pa.array(self._places(table)))
         times, _ = times_of(table, self.time_column)
-        return SourceTimes.behind(table, times, store, key, self.hold, self.lag)
+        stepped = self.front.stepped(times)
+        if self.is_sorted and SOURCE not in table.column_names:
+            places = self._places(table)
+            table, times = table.take(pa.array(places)), times[places]
+        return SourceTimes.behind(table, times, store, key, self.front, stepped)
 
     def _is_warm_up(self, table: pa.Table) -> bool:
         return False
+
+
+@dataclass(frozen=True)
+class Noting(Around):
+    """Its results have times of their own besides those that steps make of them."""
+
+    columns: Sequence[str] = ()
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+        """Return an update with these times."""
+        update = self.operator(table, store)
+        names = [name for name in self.columns if name in update.results.column_names]
+        columns = [times_of(update.results, name) for name in names]
+        return replace(update, times=np.min([np.where(has, times, -NEVER) for times, has in columns], axis=0))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from roster.pipeline.batch import StoreProgress
 from roster.pipeline.errors import FunctionError, SinkFencedError
 from roster.state.definition import STATE_KEY, Definition, Document, Noted
-from roster.state.event_time import STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
+from roster.state.event_time import NEVER, STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
 from roster.state.pending import Pending, WithChanges
 from roster.state.processor.overlay import end_of
@@ -153,15 +153,15 @@ def process_batch(
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
         times = [stream_time_after(snapshot, update.changes, key) for key in time_keys]
-        if waiting is not None and is_left(snapshot if seen is None else seen, update.changes, *waiting):
-            update = replace(update, waits=True)
+        update = with_time(update, times, snapshot if seen is None else seen, waiting)
     changed = len(update.changes)
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
     pending = Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs))
     sizes = store.keep(pending, None if kept is None else Position(target.end, target.inputs))
-    progress = StoreProgress(*sizes, changed, update.late, times[0], *applied[1:], restore_ms)._replace(
-        other_time_ms=times[-1] if len(times) > 1 else None,
+    times_ms = [None if time == NEVER else time // 1000 for time in times]
+    progress = StoreProgress(*sizes, changed, update.late, times_ms[0], *applied[1:], restore_ms)._replace(
+        other_time_ms=times_ms[-1] if len(times) > 1 else None,
         late_behind_ms=update.lateness.behind,
         late_sources={str(source): rows for source, rows in update.lateness.sources.items()},
         held_by=None if update.held_by is None else str(update.held_by),
@@ -185,6 +185,11 @@ def _idle_changes(store: Snapshot, definition: Definition, target: StoreTarget, 
     keys, read = ((STREAM_TIME_KEY,), (len(rows) > 0,)) if definition.sides is None else (TIME_KEYS, has_rows(rows))
     given = zip(keys, target.idle_until, read, strict=True)
     return idle_changes(store, {key: at for key, at, is_read in given if at is not None and not is_read})
+
+
+def with_time(update: Update, times: Sequence[int], before: Snapshot, waiting: tuple[bytes, bytes] | None) -> Update:
+    """Return an update with what operators behind it go by. times: after the batch. waiting: as for `process_batch`."""
+    return replace(update, now=min(times), waits=waiting is not None and is_left(before, update.changes, *waiting))
 
 
 def is_left(store: Snapshot, changes: pa.Table, start: bytes, stop: bytes) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from roster.model import TopicPartition
@@ -16,16 +17,16 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.steps import Chain
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import Definition, Migrate
-from roster.state.event_time import STREAM_TIME_KEY
+from roster.state.event_time import NEVER, STREAM_TIME_KEY, Reach
 from roster.state.processor.batch import TimeMode
 from roster.state.processor.overlay import end_of
 from roster.state.processor.timers import BY_TIME
-from roster.state.source_times import NOTICE, source_of
+from roster.state.source_times import NOTICE, Front, source_of
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
 from roster.state.stream_join import WAITING_KEYS
 from roster.state.windows import END, START
-from roster.stateful.tasks.by_source import behind, by_source
+from roster.stateful.tasks.by_source import behind, by_source, noting
 from roster.stateful.tasks.operator_steps import innermost, sides_of
 from roster.stateful.tasks.other_stream import OtherSide
 from roster.stateful.tasks.processing import Operator
@@ -100,6 +101,20 @@ class OperatorNode:
     def lag(self) -> int:
         """Microseconds that a result may be behind the largest one so far, if no row is late."""
         return getattr(innermost(self.operator), "lag", 0)
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far results to come may be behind the stream time, None if by any time."""
+        return getattr(innermost(self.operator), "reach", None)
+
+    @property
+    def is_session(self) -> bool:
+        """True if results are of sessions."""
+        return "session" in self.operator.kept
+
+    def is_exact(self, column: str | None) -> bool:
+        """Return whether times in a column of its results are those that `reach` is of: no step makes them."""
+        return innermost(self.operator) is self.operator and (self.reach is None or column in self.reach.columns)
 
     @property
     def closes(self) -> bool:
@@ -183,23 +198,42 @@ class SubtopologyPlan:
 
         updates: in the batch, of the operators in front of it.
         """
-        node, lag, following = self.nodes[number], self.lag(number), self.nodes[number + 1 : number + 2]
-        own, columns = node.time_column, [follower.time_column for follower in following]
-        columns = [
-            name for name in columns if name and (name == own or (own is None and _has_times(node.columns, name)))
-        ]
+        node, following = self.nodes[number], self.nodes[number + 1 : number + 2]
+        own, times = node.time_column, [follower.time_column for follower in following]
+        columns = [name for name in times if name and (name == own or (own is None and _has_times(node.columns, name)))]
         passed = own if self.is_relay else next(iter(columns), None) if node.passes else None
+        operator, reach = node.operator, node.reach
+        if reach is not None and any(not node.is_exact(later) for later in times if later is not None):
+            operator = noting(operator, reach.columns)
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
-            operator = by_source(node.operator, lag, passed=passed, is_relayed=is_relayed, sides=node.sides)
+            operator = by_source(operator, self.lag(number), passed=passed, is_relayed=is_relayed, sides=node.sides)
             return operator, with_labels(node.columns)
-        if number and node.time_column is not None and (updates[0].has_sources or lag):
-            front = self.nodes[number - 1]
-            is_sorted = not (front.is_final and "session" in front.operator.kept)
-            operator = behind(node.operator, updates[0].hold, lag, is_sorted=is_sorted, passed=passed)
+        if number and node.time_column is not None:
+            front, before = self._front(number, updates), self.nodes[number - 1]
+            has_sources = updates[0].has_sources or front.lag > 0
+            is_sorted = has_sources and not (before.is_final and before.is_session)
+            if has_sources or front.reached is not None:
+                operator = behind(operator, front, is_sorted=is_sorted, passed=passed)
             is_labelled = NOTICE in updates[-1].results.column_names
             return operator, with_labels(node.columns) if is_labelled else node.columns
-        return node.operator, node.columns
+        return operator, node.columns
+
+    def asks_what_waits(self, number: int) -> bool:
+        """Return whether the operator behind a node has to know if results are held back."""
+        return self.nodes[number].is_session and number + 1 < len(self.nodes)
+
+    def _front(self, number: int, updates: Sequence[Update]) -> Front:
+        """Return what a node knows of the one in front of it."""
+        front, update, column = self.nodes[number - 1], updates[-1], self.nodes[number].time_column
+        hold, lag, reached = updates[0].hold, self.lag(number), None
+        is_exact = front.is_exact(column)
+        if is_exact and NOTICE in update.results.column_names:  # its rows are late by the time of their source
+            reached = update.time_of_sources
+        elif front.reach is not None and update.now != NEVER:
+            reached = update.now - front.reach.delay - 1  # a processor leaves out what is not behind it, too
+        times = update.times if update.times is None or front.in_order_of is None else np.sort(update.times)
+        return Front(hold, lag, reached, times, is_exact, is_open=front.is_session and update.waits)
 
     def lag(self, number: int | None = None, column: str | None = None) -> int:
         """Return the microseconds that rows of a node, or else of the output, may be behind the largest one so far.

@@ -333,7 +333,7 @@ class StatefulTask(PartitionTask):
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
             batches = held(self._given(node, columns, rows, numbers, look, aside))
             table = pa.Table.from_batches(batches, schema=columns)
-            waiting = None if sent is None else node.waiting
+            waiting = node.waiting if sent is not None or plan.asks_what_waits(number) else None
             update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token, waiting)
             updates.append(update)
             if aside is not None:
