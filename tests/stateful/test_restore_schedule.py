@@ -118,8 +118,8 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
     assert case.copies.all_tasks == {*with_state[0], *with_state[1]}
 
     owned = [TopicPartition("t", 0), TopicPartition("passed", 0), TopicPartition("passed", 1)]
-    assert case.copies.tasks_of(owned) == [TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)]
-    case.member.held = HeldTasks(active=frozenset(case.copies.tasks_of(owned)))
+    assert case.copies.changelogs.tasks_of(owned) == [TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)]
+    case.member.held = HeldTasks(active=frozenset(case.copies.changelogs.tasks_of(owned)))
     case.copies.assigned(owned)
     assert case.copies.held(owned) == {owned[0], owned[2]}, "a batch would wait for their tables"
     jobs, _ = case.copies.between_batches(1.0)

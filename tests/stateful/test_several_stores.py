@@ -30,7 +30,7 @@ CHANGELOGS = Changelogs(
     [Changelog("g-ids", "i", 2, FIRST), Changelog("g-hours", "h", 2, FIRST), Changelog("g-pages", "p", 3, SECOND)]
 )
 TASKS = [TaskId(0, 0), TaskId(0, 1), TaskId(1, 0), TaskId(1, 1), TaskId(1, 2)]
-LOGS = [log for task in TASKS for log in CHANGELOGS.logs_of(task)]
+LOGS = [log for task in TASKS for log in CHANGELOGS.logs[task]]
 END = 100
 
 
@@ -64,12 +64,12 @@ class Member:
 
 def test_tasks_and_logs_belong_together() -> None:
     assert CHANGELOGS.tasks == TASKS
-    assert CHANGELOGS.logs_of(TaskId(0, 1)) == [log_of("g-ids", 1), log_of("g-hours", 1)]
-    assert all(log in CHANGELOGS.logs_of(CHANGELOGS.task_of_log(log)) for log in LOGS)
+    assert CHANGELOGS.logs[TaskId(0, 1)] == [log_of("g-ids", 1), log_of("g-hours", 1)]
+    assert all(log in CHANGELOGS.logs[CHANGELOGS.task_by_log[log]] for log in LOGS)
     read = [log_of("in", 1), log_of("other", 1), log_of("g-by-page-repartition", 2), log_of("late", 0), log_of("in", 7)]
     assert CHANGELOGS.tasks_of(read) == [TaskId(0, 1), TaskId(1, 2)]
     with pytest.raises(PipelineError, match="the topic 'in' has grown, its changelog 'g-ids' has 2 partitions"):
-        CHANGELOGS.check_grown(CHANGELOGS.sources_in(read))
+        CHANGELOGS.check_grown(read)
 
 
 @given(
@@ -84,7 +84,7 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
     standby -= active
     copies = Copies(Logs(), CHANGELOGS, acceptable, lambda: 0.0)
     copies.found({uuid.uuid4().hex: found})
-    gaps = {task: sum(END - found.get(log, 0) for log in CHANGELOGS.logs_of(task)) for task in TASKS}
+    gaps = {task: sum(END - found.get(log, 0) for log in CHANGELOGS.logs[task]) for task in TASKS}
     copies.join(Member(active, standby))
     assert copies.gaps() == gaps
     sources = [
@@ -92,21 +92,21 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
     ]
     copies.assigned(sources)
     cold = {task for task in active if gaps[task] > acceptable}
-    assert {CHANGELOGS.reader_of(source) for source in copies.held(sources)} == cold
+    assert {CHANGELOGS.readers.get(source) for source in copies.held(sources)} == cold
     jobs, _ = copies.between_batches(1.0)
     behind = {log for log in LOGS if log not in found or found[log] < END}
     wanted = cold or {task for task in active if gaps[task]} | standby
-    assert {job.changelog for job in jobs} == {log for log in behind if CHANGELOGS.task_of_log(log) in wanted}
-    assert all(job.task == CHANGELOGS.task_of_log(job.changelog) for job in jobs)
+    assert {job.changelog for job in jobs} == {log for log in behind if CHANGELOGS.task_by_log[log] in wanted}
+    assert all(job.task == CHANGELOGS.task_by_log[job.changelog] for job in jobs)
     for number, job in enumerate(jobs):
         assert (job.task in copies.whole()) is False
         copies.done([Restored(job.changelog, END, 1, 10)])
         left = {each.task for each in jobs[number + 1 :]}
         assert job.task in left or not copies.held(sources) & {
-            source for source in sources if CHANGELOGS.reader_of(source) == job.task
+            source for source in sources if CHANGELOGS.readers.get(source) == job.task
         }
     assert not copies.held(sources)
-    copies.ran({log: END + 5 for task in active for log in CHANGELOGS.logs_of(task)})
+    copies.ran({log: END + 5 for task in active for log in CHANGELOGS.logs[task]})
     assert copies.whole() == active
     copies.lost([TaskId(0, 0)])
     assert copies._gaps()[TaskId(0, 0)] == 2 * (END + 5 if TaskId(0, 0) in active else END), (
@@ -125,7 +125,7 @@ def test_all_stores_of_a_task_take_a_turn_from_where_each_of_them_ends() -> None
     targets.committed({TaskId(0, 1): "token"}, batch)
     prepared = targets.prepare(batch)
     assert [(target.changelog, target.end, target.inputs, target.token) for target in prepared[TaskId(0, 1)]] == [
-        (log, END, {"in": 7, "other": 3}, "token") for log in CHANGELOGS.logs_of(TaskId(0, 1))
+        (log, END, {"in": 7, "other": 3}, "token") for log in CHANGELOGS.logs[TaskId(0, 1)]
     ]
     (target,) = prepared[TaskId(1, 1)]
     assert (target.changelog, target.inputs, target.token) == (log_of("g-pages", 1), {"g-by-page-repartition": 5}, None)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from roster._json import JsonObject
@@ -73,7 +74,7 @@ class Owner:
     member_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """A micro-batch, as passed to `foreach_batch` and sinks.
 
@@ -98,7 +99,7 @@ class Batch:
         """Generation of the group in which the batch was planned."""
         return self.owner.generation
 
-    @property
+    @cached_property
     def offsets(self) -> int:
         """Number of offsets in all ranges."""
         return total(self.ranges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,9 @@ class BatchSink(Sink):
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
 
+    bounds: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]] | None = None
+    """Returns offsets that ranges of the next batch must not exceed, by its positions; None: any range may be read."""
+
     @property
     def most_offsets(self) -> int | None:
         """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
@@ -89,10 +92,6 @@ class BatchSink(Sink):
         """
         self.check(df.schema)
         df.write.format("noop").mode("overwrite").save()
-
-    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return offsets that ranges of the next batch must not exceed; called before each batch with its positions."""
-        return {}
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> object:

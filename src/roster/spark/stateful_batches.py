@@ -85,6 +85,9 @@ class StatefulBatches(ReadBatches):
         self._paused, self._task = paused, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self._topology, self._copies = stores.topology, stores.copies
+        self._plans = {plan.subtopology.number: plan for plan in stores.plans}
+        self._has_pairs = any(len(plan.subtopology.sources) > 1 for plan in stores.plans)
+        """True if a task may have several splits."""
         self._targets: dict[TaskId, list[StoreTarget]] = {}
         self._seen: StoresOfTasks = {}
         self._fenced = 0
@@ -119,7 +122,8 @@ class StatefulBatches(ReadBatches):
         """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
         self._clean()
         self._check_once_more()
-        replayed, paused = self._replayed(), self._stores.changelogs.tasks_of(self._paused(batch.ranges))
+        readers = self._copies.changelogs.readers
+        replayed, paused = self._replayed(), {readers.get(partition) for partition in self._paused(batch.ranges)}
         idle_times = self._stores.idle_times(batch)
         backlogs = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
         self._backlogs = {number: backlog for number, backlog in backlogs.items() if backlog is not None}
@@ -139,12 +143,14 @@ class StatefulBatches(ReadBatches):
             tasks = spread(tasks, self._jobs.cores)
         for joins in self._joins:
             joins.begin(batch)
-        task_of = self._topology.task_of
-        tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
+        if self._cluster is not None:
+            tasks = self._cluster.dealt(tasks, self._topology.task_of)
+        elif self._has_pairs:
+            tasks = together(tasks, self._topology.task_of)
         self._reports.value, self._restored.value, self._sent.value = {}, {}, {}
-        jobs, seconds = self._copies.with_batch(self._copies.tasks_of(batch.ranges))
-        lanes = deal(jobs, len(tasks), self._jobs.cores)
-        self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
+        jobs, seconds = self._copies.with_batch({readers[p] for p in batch.ranges if p in readers})
+        lanes = deal(jobs, len(tasks), self._jobs.cores) if jobs else [[] for _ in tasks]
+        self._restore_jobs = RestoreJobs(lanes, seconds, self._restored if jobs else None, ran=self._noting())
         began = time.monotonic()
         try:
             outcome = write(batch, [*tasks, *[()] * (len(lanes) - len(tasks))])
@@ -165,13 +171,16 @@ class StatefulBatches(ReadBatches):
         runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
         self._stores.ran(batch, runs, self._sent.value)
         last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
-        self._seen = {task: stores for task, stores in self._seen.items() if task in self._copies.active()} | last
+        active = self._copies.active()
+        self._seen = {task: stores for task, stores in self._seen.items() if task in active} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
         return replace(summed(outcome, last, self._copies), stores=stores, tokens=tokens)
 
     def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
         """Return what a task did, with the names of partitions."""
-        plan, named = self._topology.plan_of(task), self._stores.source_names.named
+        if not any(store.late_sources or store.held_by is not None for store in stores):
+            return stores
+        plan, named = self._plans[task.subtopology], self._stores.source_names.named
         return tuple(named(store, plan, task, node) for store, node in zip(stores, plan.nodes, strict=True))
 
     def _tables_read(self) -> dict[TopicPartition, int]:
@@ -183,7 +192,7 @@ class StatefulBatches(ReadBatches):
         """Return what is known of each store, by name and task; tasks not in `last` did nothing in this batch."""
         by_store: dict[str, dict[str, StoreProgress]] = {}
         for task, stores in self._seen.items():
-            for node, seen in zip(self._topology.plan_of(task).nodes, stores, strict=True):
+            for node, seen in zip(self._plans[task.subtopology].nodes, stores, strict=True):
                 idle = seen._replace(
                     changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0, late_behind_ms={}, late_sources={}
                 )

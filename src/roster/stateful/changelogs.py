@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,42 +60,32 @@ class Changelogs:
     def __init__(self, changelogs: Iterable[Changelog]) -> None:
         """Changelogs of one sub-topology are in the order of its stores."""
         self._all = tuple(changelogs)
-        self._by_subtopology: dict[int, list[Changelog]] = {}
+        by_subtopology: dict[int, list[Changelog]] = {}
         for changelog in self._all:
-            self._by_subtopology.setdefault(changelog.of.number, []).append(changelog)
-        self._readers = {
-            topic: changelogs_of[0]
-            for changelogs_of in self._by_subtopology.values()
-            for topic in changelogs_of[0].of.sources
+            by_subtopology.setdefault(changelog.of.number, []).append(changelog)
+        self._first_of = {topic: stores[0] for stores in by_subtopology.values() for topic in stores[0].of.sources}
+        self.logs = {
+            task: [changelog[task] for changelog in stores]
+            for _, stores in sorted(by_subtopology.items())
+            for task in stores[0].tasks
         }
-        self._owners: Mapping[str, Changelog] = {changelog.topic: changelog for changelog in self._all}
-        self.tasks = [task for _, of in sorted(self._by_subtopology.items()) for task in of[0].tasks]
+        """The changelog partition of each store of a task with state; tasks ascend."""
+        self.task_by_log = {log: task for task, logs in self.logs.items() for log in logs}
+        self.readers = {
+            TopicPartition(topic, task.partition): task
+            for topic, changelog in self._first_of.items()
+            for task in changelog.tasks
+        }
+        """The task with state that reads a partition."""
+        self.tasks = list(self.logs)
         """All tasks with state, ascending."""
 
     def __iter__(self) -> Iterator[Changelog]:
         return iter(self._all)
 
-    def logs_of(self, task: TaskId) -> list[TopicPartition]:
-        """Return the changelog partition of each store of a task."""
-        return [changelog[task] for changelog in self._by_subtopology[task.subtopology]]
-
-    def task_of_log(self, log: TopicPartition) -> TaskId:
-        """Return the task that has state in a changelog partition."""
-        return TaskId(self._owners[log.topic].of.number, log.partition)
-
-    def sources_in(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions among these that tasks with state read."""
-        return [partition for partition in partitions if partition.topic in self._readers]
-
-    def reader_of(self, source: TopicPartition) -> TaskId | None:
-        """Return the task with state that reads a partition; None if the changelog has no such partition."""
-        changelog = self._readers[source.topic]
-        return TaskId(changelog.of.number, source.partition) if source.partition < changelog.partitions else None
-
     def tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
         """Return the tasks with state that read these partitions, each once; other partitions are skipped."""
-        readers = map(self.reader_of, self.sources_in(partitions))
-        return list(dict.fromkeys(task for task in readers if task is not None))
+        return list(dict.fromkeys(self.readers[partition] for partition in partitions if partition in self.readers))
 
     def check_same(self, admin: Admin) -> None:
         """Raise PipelineError if a topic has been made anew."""
@@ -105,10 +95,10 @@ class Changelogs:
                 raise PipelineError(problem, field="group", fix="Start it again")
 
     def check_grown(self, sources: Iterable[TopicPartition]) -> None:
-        """Raise PipelineError for a partition that tasks with state read and the changelog lacks."""
+        """Raise PipelineError for a partition among these that tasks with state read and the changelog lacks."""
         for source in sources:
-            if self.reader_of(source) is None:
-                changelog = self._readers[source.topic]
+            changelog = self._first_of.get(source.topic)
+            if changelog is not None and source not in self.readers:
                 raise PipelineError(
                     f"the topic {source.topic!r} has grown, its changelog {changelog.topic!r} has"
                     f" {changelog.partitions} partitions: keys may have moved to partitions without their state",

@@ -92,7 +92,7 @@ class Timers(DueTasks):
         due, now = set(self._unknown), self._now()
         if not once:
             due.update(task for task, due_time in self._due_times.items() if due_time <= now)
-        return [p for p in partitions if not due.isdisjoint(self._changelogs.tasks_of([p]))]
+        return [p for p in partitions if self._changelogs.readers.get(p) in due]
 
 
 class _Input(NamedTuple):
@@ -249,8 +249,8 @@ class Idleness(DueTasks):
     def _by_partition(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _Input]:
         """Return the input that each partition belongs to; others are skipped."""
         inputs = {}
-        for partition in self._changelogs.sources_in(partitions):
-            task = self._changelogs.reader_of(partition)
+        for partition in partitions:
+            task = self._changelogs.readers.get(partition)
             if task is not None and task.subtopology in self._joined:
                 is_other = partition.topic in self._joined[task.subtopology]
                 inputs[partition] = _Input(task, partition.topic if is_other else None)

@@ -88,9 +88,9 @@ class Copies:
     ) -> None:
         """tables: topics that are joined; each is the changelog of its tasks' copies of it."""
         self._logs, self._acceptable, self._now = logs, acceptable_lag, now
-        self._changelogs = Changelogs([*changelogs, *tables]) if tables else changelogs
+        self.changelogs = Changelogs([*changelogs, *tables]) if tables else changelogs
         self._tables = frozenset(table.topic for table in tables)
-        self.all_tasks = frozenset(self._changelogs.tasks)
+        self.all_tasks = frozenset(self.changelogs.tasks)
         """All tasks of the group that have state or join a table."""
         self._member: TasksHeld | None = None
         self._reached: dict[TopicPartition, int] = {}
@@ -135,7 +135,7 @@ class Copies:
 
         Raises ClientError.
         """
-        self._look_up_ends(self._changelogs.tasks)
+        self._look_up_ends(self.changelogs.tasks)
         return self._gaps()
 
     def _look_up_ends(self, tasks: Collection[TaskId]) -> None:
@@ -147,15 +147,11 @@ class Copies:
             self._ends |= self._logs.stable_offsets(logs)
 
     def _logs_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
-        return [changelog for task in tasks for changelog in self._changelogs.logs_of(task)]
+        return [changelog for task in tasks for changelog in self.changelogs.logs[task]]
 
     def _stores_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
         """Return the changelogs of these tasks' operators, which a batch changes."""
         return [log for log in self._logs_of(tasks) if log.topic not in self._tables]
-
-    def tasks_of(self, partitions: Collection[TopicPartition]) -> list[TaskId]:
-        """Return the tasks with stores that read these partitions."""
-        return self._changelogs.tasks_of(partitions)
 
     def gap(self, changelog: TopicPartition) -> int:
         """Return how many offsets the store of a changelog partition lacked at the last look."""
@@ -165,10 +161,10 @@ class Copies:
         return StorePosition(self._begins[changelog], self._ends[changelog], self._reached.get(changelog))
 
     def _gap(self, task: TaskId) -> int:
-        return task_gap(map(self._position, self._changelogs.logs_of(task)))
+        return task_gap(map(self._position, self.changelogs.logs[task]))
 
     def _gaps(self) -> dict[TaskId, int]:
-        known = dict.fromkeys(map(self._changelogs.task_of_log, self._ends))
+        known = dict.fromkeys(self.changelogs.task_by_log[log] for log in self._ends)
         return {task: self._gap(task) for task in known}
 
     def _held(self) -> HeldTasks:
@@ -187,7 +183,7 @@ class Copies:
 
         Raises ClientError.
         """
-        tasks = self._changelogs.tasks_of(partitions)
+        tasks = self.changelogs.tasks_of(partitions)
         self._look_up_ends(tasks)
         self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
         self._whole.difference_update(tasks)
@@ -226,15 +222,13 @@ class Copies:
         self._reached |= ends
         self._doubted.difference_update(ends)
         self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
-        self._whole.update(map(self._changelogs.task_of_log, ends))
+        self._whole.update(self.changelogs.task_by_log[log] for log in ends)
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the source partitions among these whose tasks must be restored before they are read."""
         if not self._cold:
             return frozenset()
-        return frozenset(
-            partition for partition in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([partition]))
-        )
+        return frozenset(p for p in partitions if self.changelogs.readers.get(p) in self._cold)
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
         """Return the restore jobs to run beside a batch of these tasks, and the seconds for them."""
@@ -266,7 +260,7 @@ class Copies:
             return []
         own_tasks = self._held()
         running = (own_tasks.active | own_tasks.revoking) - self._cold - unproven
-        self._look_up_ends([task for task in self._changelogs.tasks if task not in running])
+        self._look_up_ends([task for task in self.changelogs.tasks if task not in running])
         self._looked_up_at = now
         standby = own_tasks.standby - self._given_up
         self._mark_whole(unproven.difference(batch))
@@ -280,7 +274,7 @@ class Copies:
         first = self._next % len(behind) if behind else 0
         return [
             RestoreJob(
-                self._changelogs.task_of_log(changelog),
+                self.changelogs.task_by_log[changelog],
                 StoreTarget(changelog, self._begins[changelog], self._ends[changelog], {}, None),
             )
             for changelog in behind[first:] + behind[:first]
@@ -295,7 +289,7 @@ class Copies:
 
     def _passed(self, task: TaskId) -> int:
         """Return how many changelog offsets the task's stores have passed."""
-        logs = self._changelogs.logs_of(task)
+        logs = self.changelogs.logs[task]
         return sum(max(self._reached.get(changelog, 0), self._begins[changelog]) for changelog in logs)
 
     def done(
@@ -314,7 +308,7 @@ class Copies:
             self.allowance.spend(spent)
         for copy in done:
             self._records += copy.records
-            task = self._changelogs.task_of_log(copy.changelog)
+            task = self.changelogs.task_by_log[copy.changelog]
             if copy.position is None:
                 log.warning("the copy of task %s cannot be worked on: %s", task, copy.problem)
                 self._cold.discard(task)  # its next batch retries, and fails with the whole error

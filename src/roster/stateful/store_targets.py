@@ -41,9 +41,13 @@ class StoreTargets:
         PipelineError for a partition that the changelog lacks, and ClientError.
         """
         self._cancelled.clear()
-        sources = self._changelogs.sources_in(batch.ranges)
-        self._changelogs.check_grown(sources)
-        logs_of = {task: self._changelogs.logs_of(task) for task in self._changelogs.tasks_of(sources)}
+        inputs: dict[TaskId, dict[str, int]] = {}
+        for source, span in batch.ranges.items():
+            if (reader := self._changelogs.readers.get(source)) is None:
+                self._changelogs.check_grown([source])
+            else:
+                inputs.setdefault(reader, {})[source.topic] = span.start
+        logs_of = {task: self._changelogs.logs[task] for task in inputs}
         logs = [log for of_task in logs_of.values() for log in of_task]
         if unknown := [log for log in logs if log not in self._begins]:
             self._begins |= self._logs.beginning_offsets(unknown)
@@ -52,9 +56,6 @@ class StoreTargets:
         if unknown := [log for log in logs if log not in ends]:
             ends |= self._stable_ends(unknown)
         tokens = {task: commit.token for task, commit in last.items()}
-        inputs: dict[TaskId | None, dict[str, int]] = {}
-        for source in sources:
-            inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
         return {
             task: tuple(
                 StoreTarget(log, self._begins[log], ends[log], inputs[task], tokens.get(task)) for log in of_task
@@ -92,25 +93,28 @@ class StoreTargets:
 
     def committed(
         self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
-    ) -> None:
-        """Record the commit of each task; forget it for tasks of the batch without a token.
+    ) -> list[TaskId]:
+        """Record the commit of each task; forget it for tasks of the batch without a token, and return them.
 
         ends: of the logs that the batch has written to, where they are known: while the application owns the task
         no other client's records count there, so that the next batch need not ask.
         """
-        inputs: dict[TaskId | None, dict[TopicPartition, int]] = {}
-        for source in self._changelogs.sources_in(batch.ranges):
-            inputs.setdefault(self._changelogs.reader_of(source), {})[source] = batch.ranges[source].end
-        commits = self._committed.tasks
+        inputs: dict[TaskId, dict[TopicPartition, int]] = {}
+        for source, span in batch.ranges.items():
+            if (reader := self._changelogs.readers.get(source)) is not None:
+                inputs.setdefault(reader, {})[source] = span.end
+        commits, unknown = self._committed.tasks, list[TaskId]()
         for task, of_task in inputs.items():
-            if task is None or task not in tokens:
-                commits.pop(task, None)  # type: ignore[arg-type] # None: not a task with stores
+            if task not in tokens:
+                commits.pop(task, None)
+                unknown.append(task)
                 continue
-            logs = self._changelogs.logs_of(task)
+            logs = self._changelogs.logs[task]
             begins = {log: self._ends.get(log, 0) for log in logs}
             earlier = commits[task].inputs if task in commits else {}
             known_ends = {log: ends[log] for log in logs if log in ends}
             commits[task] = TaskCommit(tokens[task], begins, known_ends, {**earlier, **of_task})
+        return unknown
 
     def last_commit(self, task: TaskId) -> TaskCommit | None:
         """Return the last commit of a task, None if unknown; from any thread."""
@@ -120,5 +124,5 @@ class StoreTargets:
         """Trust stores of these tasks only up to their changelog position: other owners may have changed the state."""
         for task in self._changelogs.tasks_of(partitions):
             self._committed.tasks.pop(task, None)
-            for log in self._changelogs.logs_of(task):
+            for log in self._changelogs.logs[task]:
                 self._begins.pop(log, None)

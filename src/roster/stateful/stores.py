@@ -313,10 +313,9 @@ class Stores(BetweenBatches):
 
     @override
     def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
-        self.targets.committed(outcome.tokens, batch, log_ends)
         # If two attempts finished, only the changelog tells which changes were committed.
-        unknown = [task for task in self.changelogs.tasks_of(batch.ranges) if task not in outcome.tokens]
-        self.copies.mark_unknown(unknown)
+        if unknown := self.targets.committed(outcome.tokens, batch, log_ends):
+            self.copies.mark_unknown(unknown)
         for feature in self._features:
             feature.committed(batch)
 

@@ -112,7 +112,6 @@ class TableStateSink(TwoSinks):
         """Return the partitions among these that tasks of the last sub-topology read: others send no results."""
         return [partition for partition in partitions if partition.topic in self._last.subtopology.sources]
 
-    @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the end of the results of tasks whose state is behind, for all their input partitions."""
         behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
@@ -120,7 +119,7 @@ class TableStateSink(TwoSinks):
         return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
 
     def _is_replayed(self, partition: TopicPartition) -> bool:
-        return not self._replayed.isdisjoint(self._stores.changelogs.tasks_of([partition]))
+        return self._stores.changelogs.readers.get(partition) in self._replayed
 
     def replayed(self) -> frozenset[TaskId]:
         """Return the tasks whose results in the next batch must not be sent: they are in the sink already."""

@@ -20,7 +20,7 @@ from pyspark import SparkFiles, TaskContext
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner, Range, Split
-from roster.pipeline.driver import batch_size, offset_ranges
+from roster.pipeline.driver import offset_ranges
 from roster.pipeline.options import Tuning
 from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.accumulators import ByTask
@@ -274,7 +274,7 @@ def test_a_host_that_is_slow_for_minutes_keeps_most_of_its_rate(
 
 def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     batches, _ = made(most=1000)
-    for offsets in (*[1000] * (batch_size._MANY - 1), 999, *[1000] * batch_size._MANY):
+    for offsets in (*[1000] * (small_batches._MANY - 1), 999, *[1000] * small_batches._MANY):
         assert not batches.limits.is_too_slow
         assert batches.most_offsets == 1000
         batches.begin(batch(offsets), FEW)
@@ -552,7 +552,7 @@ def test_what_waits_at_the_start_is_read_in_small_batches_until_spark_s_workers_
     kind(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=note, log=False).write(
         KafkaSink(topics.bootstrap, out)
     ).run(available_now=True)
-    assert reports == [*[(10, False)] * (batch_size._MANY + 2), (80, True)]
+    assert reports == [*[(10, False)] * (small_batches._MANY + 2), (80, True)]
     assert sum(topics.ends(out).values()) >= 200
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Collection
 from statistics import median
 
 from roster.model import TopicPartition
 
-_GROWTH = 2
+GROWTH = 2
 """Largest factor by which the size may rise with one batch."""
 _WORTH = 5
 """Times the fixed cost that the records of a batch may take: then five sixths of the time are theirs."""
@@ -23,12 +22,6 @@ are for the looks themselves."""
 _SHORTEST_INTERVAL, _SHORTEST_OF_SLOW, _LONGEST_INTERVAL = 0.1, 0.75, 0.9  # seconds
 _COST_FACTOR = 10
 """The interval in mean durations of batches: a tenth of a core, as a small batch does one thing after another."""
-_LONG = 2.0
-"""Seconds of a batch's records after which larger ones are Spark's, which has more than one core."""
-_MANY = 10
-"""Batches in a row as large as workers take after which Spark should do larger ones."""
-_TOGETHER = 10
-"""Several workers have at most so many times the offsets of a small batch."""
 _RECENT = 16
 """Number of recent batches that the interval is derived from."""
 
@@ -106,103 +99,13 @@ class BatchSize:
         elif is_full and self._cost.is_doubtful:
             self._learned = max(offsets // 2, 1)
         elif is_full or seconds > self._target:
-            self._learned = min(fitting, _GROWTH * known)
+            self._learned = min(fitting, GROWTH * known)
         else:
-            self._learned = max(known, min(int(offsets * self._target / max(seconds, 0.001)), _GROWTH * known))
+            self._learned = max(known, min(int(offsets * self._target / max(seconds, 0.001)), GROWTH * known))
 
     def cancelled(self, offsets: int) -> None:
         """Record a batch that was cancelled because it took too long: the next has half of its offsets."""
         self._after_cancel = max(offsets // 2, 1)
-
-
-class WorkerLimit:
-    """The most offsets of a batch for workers that stay, so that Spark, which has more cores, gets slow records.
-
-    A batch is long after so many seconds that its records take. One whose time is mostly fixed is not done sooner by
-    others, and no smaller.
-    """
-
-    def __init__(self, most: int, long: float) -> None:
-        """`most` at any time; `long` is in seconds."""
-        self._most, self._long, self._cost = most, long, BatchCost()
-        self.offsets = most
-
-    def done(self, offsets: int, seconds: float) -> bool:
-        """Record a batch that ended; return True if it was long."""
-        is_long = seconds > self._long and offsets > 1
-        if offsets > 0:
-            self._cost.done(offsets, seconds)
-        if is_long:
-            fitting = offsets // 2 if self._cost.is_doubtful else self._cost.offsets(self._long, math.inf)
-            self.offsets = min(max(fitting, offsets // 2), _GROWTH * offsets, self._most)
-        elif 2 * offsets >= self.offsets:
-            self.offsets = min(_GROWTH * self.offsets, self._most)
-        return is_long
-
-    def at_most(self, offsets: int) -> None:
-        """Lower the limit to this, if it is higher."""
-        self.offsets = min(self.offsets, offsets)
-
-    def at_least(self, offsets: int) -> None:
-        """Raise the limit to this as far as any batch may have it, if it is lower."""
-        self.offsets = max(self.offsets, min(offsets, self._most))
-
-
-class WorkerLimits:
-    """The most offsets of the next batch for workers that stay: for one of them, and for several at the same time.
-
-    fits: the most offsets of a batch whose results go through the driver; None: any number.
-    """
-
-    def __init__(self, most: int) -> None:
-        """most: offsets of a batch for one worker at any time; 0: Spark does all batches."""
-        self._most, self._most_together = most, _TOGETHER * most
-        self._alone, self._together = WorkerLimit(most, _LONG), WorkerLimit(self._most_together, _LONG)
-        self._tried_together = 2 * most
-        """The most that several are given for now: it grows with each batch that they do."""
-        self._full = 0
-        """Batches in a row as large as they take."""
-        self.fits: int | None = None
-
-    @property
-    def largest(self) -> int:
-        """The most offsets of a batch that workers do at all."""
-        return max(self._alone.offsets, self._together.offsets)
-
-    def next(self, *, are_several: bool) -> int:
-        """Return the most offsets that the next batch should have. are_several: several workers are ready."""
-        most = self._alone.offsets
-        if are_several and self._most_together:
-            most = max(most, min(self._together.offsets, self._tried_together))
-        return most if self.fits is None else min(most, self.fits)
-
-    def is_large(self, offsets: int) -> bool:
-        """Return True for a batch that is too large for one worker."""
-        return offsets > self._alone.offsets
-
-    @property
-    def may_grow(self) -> bool:
-        """True if the present batch is the first that is as large as they take: the next one may be larger."""
-        return self._full == 1
-
-    @property
-    def is_too_slow(self) -> bool:
-        """True if Spark should do part of the records, as batches last long or many are full."""
-        return self._full >= _MANY or self._alone.offsets < self._most
-
-    def begin(self, offsets: int, most: int | None) -> None:
-        """Record a batch that begins. most: what workers take now, None if they take none."""
-        self._full = self._full + 1 if most and most <= offsets else 0
-
-    def done(self, offsets: int, seconds: float) -> None:
-        """Record a batch that ended."""
-        if self.is_large(offsets):
-            self._together.done(offsets, seconds)
-            self._tried_together = min(2 * self._tried_together, self._most_together)
-        elif self._alone.done(offsets, seconds):
-            self._together.at_most(2 * self._alone.offsets)
-        else:
-            self._together.at_least(2 * self._alone.offsets)
 
 
 class BatchInterval:

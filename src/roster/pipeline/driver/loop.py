@@ -255,7 +255,7 @@ class DriverLoop:
                 **outcome.figures(),
                 group=batch.owner.group,
                 member_id=batch.owner.member_id,
-                generation=batch.generation,
+                generation=batch.owner.generation,
                 batch=batch.number,
                 started_at=timer.started_at,
                 duration_ms=timer.duration_ms,
@@ -293,11 +293,12 @@ class DriverLoop:
             if arrival.start < ranges[p].end
         ]
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=arrivals_read)
+        next_offsets = batch.next_offsets
         if self._sink.commits_offsets:
-            batch = replace(batch, group_offsets=self._commits.group_offsets(batch.next_offsets, batch.owner))
+            batch = replace(batch, group_offsets=self._commits.group_offsets(next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following = self._read({**self._committed.positions, **batch.next_offsets})
+            following = self._read({**self._committed.positions, **next_offsets})
             seconds = self._options.target_batch_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed)
         return batch, tasks
@@ -310,7 +311,8 @@ class DriverLoop:
         positions, restrictions = self._committed.positions, self._switching.restrictions
         behind = {p for p, offset in positions.items() if ends.get(p, offset) > offset}
         ends = self._targets.limit(ends) if available_now else dict(ends)
-        for limits in (self._stores.until, restrictions.limits, self._sink.bounds(positions)):
+        bounds = {} if self._sink.bounds is None else self._sink.bounds(positions)
+        for limits in (self._stores.until, restrictions.limits, bounds):
             ends |= {p: min(ends[p], limits[p]) for p in limits.keys() & ends.keys()}
         at_limit = {p for p, limit in restrictions.limits.items() if limit <= positions.get(p, 0)}
         waiting = self._stores.held(positions) | at_limit
@@ -393,7 +395,7 @@ class DriverLoop:
         is_whole = positions and ownership.partitions <= positions.keys()
         if time.monotonic() < self._switching.next_look or not is_whole:
             return
-        ahead = self._sink.bounds(positions)
+        ahead = () if self._sink.bounds is None else self._sink.bounds(positions)
         steps = self._switching.next_steps({p: offset for p, offset in positions.items() if p not in ahead})
         if not steps:
             self._reporter.paused(self._switching.results if self._switching.is_paused else "")
@@ -511,6 +513,5 @@ class DriverLoop:
         self.last_progress = progress
         log.debug("%s", progress)
         self._reporter.progress(progress)
-        self._reporter.restoring(progress.restoring)
         if self._on_progress is not None:
             self._on_progress(progress)

@@ -220,6 +220,7 @@ class Reporter:
         if progress.restored:
             self.line("restored state", changelog_records=progress.restored, batch=progress.batch)
         self.tick()
+        self.restoring(progress.restoring)
 
     def _compare_late(self) -> None:
         """Warn of late rows if they are many: the operators' stores, how late, and from where."""

@@ -20,6 +20,7 @@ log = logging.getLogger("roster.pipeline")
 
 TaskKey: TypeAlias = TopicPartition | int
 """A task: the number of its partitions, or without state the partition."""
+_USUAL = Standing()
 _LOOK = 1.0  # seconds between two looks at what is asked for
 _LOOK_REFUSED = 10.0  # the same, if this client may not look
 
@@ -144,7 +145,8 @@ class Switching(Unswitched):
     @override
     def with_standings(self, partitions: Iterable[TopicPartition], metadata: str) -> dict[TopicPartition, str]:
         standings = {p: self._standings.get(p, self._initial) for p in partitions}
-        texts = {standing: standing.added_to(metadata) for standing in {*standings.values()}}
+        changed = {*standings.values()} - {_USUAL}
+        texts = {_USUAL: metadata} | {standing: standing.added_to(metadata) for standing in changed}
         return {p: texts[standing] for p, standing in standings.items()}
 
     def paused(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

@@ -108,6 +108,8 @@ class SparkRunner:
         small: most offsets of a batch that is done without a Spark job.
         """
         self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
+        self.whole_partitions = work.whole_partitions
+        """True if one task must read a partition's whole range."""
         self._small = SmallBatches(jobs, small)
         self._driver_rows = DriverRows(jobs.spark, columns)
         self._counted: Counted = jobs.context.accumulator({}, ByTask())
@@ -122,11 +124,6 @@ class SparkRunner:
         self._refused: Refused = ()
         self.on_warm: Callable[[], None] = lambda: None
         """Called after each warm-up."""
-
-    @property
-    def whole_partitions(self) -> bool:
-        """True if one task must read a partition's whole range."""
-        return self._work.whole_partitions
 
     @property
     def cores(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Split
-from roster.pipeline.driver.batch_size import WorkerLimits
+from roster.pipeline.driver.batch_size import GROWTH, BatchCost
 from roster.pipeline.tasks.writer import conformed
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.jobs.task_errors import task_error
@@ -30,11 +31,108 @@ _LEFT_TO_SPARK = 100
 _MOST_WORKERS = 8
 """Each takes some 90 MB, and eight are done with such a batch within the time that its transaction takes."""
 
+_LONG = 2.0
+"""Seconds of a batch's records after which larger ones are Spark's, which has more than one core."""
+_MANY = 10
+"""Batches in a row as large as workers take after which Spark should do larger ones."""
+_TOGETHER = 10
+"""Several workers have at most so many times the offsets of a small batch."""
+
 Tasks: TypeAlias = Sequence[Sequence[Split]]
 
 
 class CancelledError(Exception):
     """The batch was cancelled while a worker had it."""
+
+
+class WorkerLimit:
+    """The most offsets of a batch for workers that stay, so that Spark, which has more cores, gets slow records.
+
+    A batch is long after so many seconds that its records take. One whose time is mostly fixed is not done sooner by
+    others, and no smaller.
+    """
+
+    def __init__(self, most: int, long: float) -> None:
+        """`most` at any time; `long` is in seconds."""
+        self._most, self._long, self._cost = most, long, BatchCost()
+        self.offsets = most
+
+    def done(self, offsets: int, seconds: float) -> bool:
+        """Record a batch that ended; return True if it was long."""
+        is_long = seconds > self._long and offsets > 1
+        if offsets > 0:
+            self._cost.done(offsets, seconds)
+        if is_long:
+            fitting = offsets // 2 if self._cost.is_doubtful else self._cost.offsets(self._long, math.inf)
+            self.offsets = min(max(fitting, offsets // 2), GROWTH * offsets, self._most)
+        elif 2 * offsets >= self.offsets:
+            self.offsets = min(GROWTH * self.offsets, self._most)
+        return is_long
+
+    def at_most(self, offsets: int) -> None:
+        """Lower the limit to this, if it is higher."""
+        self.offsets = min(self.offsets, offsets)
+
+    def at_least(self, offsets: int) -> None:
+        """Raise the limit to this as far as any batch may have it, if it is lower."""
+        self.offsets = max(self.offsets, min(offsets, self._most))
+
+
+class WorkerLimits:
+    """The most offsets of the next batch for workers that stay: for one of them, and for several at the same time.
+
+    fits: the most offsets of a batch whose results go through the driver; None: any number.
+    """
+
+    def __init__(self, most: int) -> None:
+        """most: offsets of a batch for one worker at any time; 0: Spark does all batches."""
+        self._most, self._most_together = most, _TOGETHER * most
+        self._alone, self._together = WorkerLimit(most, _LONG), WorkerLimit(self._most_together, _LONG)
+        self._tried_together = 2 * most
+        """The most that several are given for now: it grows with each batch that they do."""
+        self._full = 0
+        """Batches in a row as large as they take."""
+        self.fits: int | None = None
+
+    @property
+    def largest(self) -> int:
+        """The most offsets of a batch that workers do at all."""
+        return max(self._alone.offsets, self._together.offsets)
+
+    def next(self, *, are_several: bool) -> int:
+        """Return the most offsets that the next batch should have. are_several: several workers are ready."""
+        most = self._alone.offsets
+        if are_several and self._most_together:
+            most = max(most, min(self._together.offsets, self._tried_together))
+        return most if self.fits is None else min(most, self.fits)
+
+    def is_large(self, offsets: int) -> bool:
+        """Return True for a batch that is too large for one worker."""
+        return offsets > self._alone.offsets
+
+    @property
+    def may_grow(self) -> bool:
+        """True if the present batch is the first that is as large as they take: the next one may be larger."""
+        return self._full == 1
+
+    @property
+    def is_too_slow(self) -> bool:
+        """True if Spark should do part of the records, as batches last long or many are full."""
+        return self._full >= _MANY or self._alone.offsets < self._most
+
+    def begin(self, offsets: int, most: int | None) -> None:
+        """Record a batch that begins. most: what workers take now, None if they take none."""
+        self._full = self._full + 1 if most and most <= offsets else 0
+
+    def done(self, offsets: int, seconds: float) -> None:
+        """Record a batch that ended."""
+        if self.is_large(offsets):
+            self._together.done(offsets, seconds)
+            self._tried_together = min(2 * self._tried_together, self._most_together)
+        elif self._alone.done(offsets, seconds):
+            self._together.at_most(2 * self._alone.offsets)
+        else:
+            self._together.at_least(2 * self._alone.offsets)
 
 
 class SmallBatches:
