@@ -185,4 +185,4 @@ def test_a_member_whose_bytes_are_damaged_costs_its_generation_only(seed: int, d
         assert found.group.damaged == 1 or is_cut or len(data) >= 4
     else:
         assert found.group.damaged == 0
-    assert found.group.damaged + len(found.group.each) == 3
+    assert found.group.damaged + len(found.group.generations) == 3

@@ -172,7 +172,7 @@ def test_an_application_tells_on_its_page_what_its_member_knows_though_another_l
 
         others = [member("leader")]
         mine = member("mine", rebalance_timeout_ms=5_000)
-        watch = GroupsWatch(broker.bootstrap, "shops", interval=0.05, share=1.0, told=mine.statistics.told)
+        watch = GroupsWatch(broker.bootstrap, "shops", interval=0.05, share=1.0, own_events=mine.statistics.events)
         opened.enter_context(contextlib.closing(watch))
         page = watch.open("shops")
         assert page is not None

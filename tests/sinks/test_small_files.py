@@ -116,7 +116,7 @@ def test_a_merge_is_dropped_if_its_files_were_replaced_by_others(place: Place, m
     monkeypatch.setattr(small_files, "FAN", 3)
     sink: Any = opened(place.sink(), T0, T1)
     at = until_merging(sink)
-    made = {file.name for file in sink._merging.made.result()}
+    made = {file.name for file in sink._merging.written_files.result()}
     place.table().delete("shop = 1")  # type: ignore[attr-defined]
     sink.check_target()
     assert not made & place.files()

@@ -24,7 +24,7 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[JsonObject, bool]:
     """Return the fields, and True if the file had a checksum (files of Roster 0.1.0 lack it).
 
     Raise BrokerStartError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other
-    than `fields`; FileNotFoundError if there is no such file.
+    than `fields`; FileNotFoundError if the file does not exist.
     """
     try:
         what = loads(path.read_bytes())

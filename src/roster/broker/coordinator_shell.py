@@ -185,11 +185,11 @@ class CoordinatorShell(Shell[TimerName]):
         producer = (request.producer_id, request.producer_epoch)
         if self._logs[partition].producers.begins_at(*producer) != NO_TRANSACTION or not request.group_id:
             return ErrorCode.NONE
-        where = TopicPartition(OFFSETS_TOPIC, partition)
+        group_partition = TopicPartition(OFFSETS_TOPIC, partition)
         errors = await transactions.add(
-            request.transactional_id, producer, [where], verify_only=call.version < IMPLICIT_OFFSETS_FROM
+            request.transactional_id, producer, [group_partition], verify_only=call.version < IMPLICIT_OFFSETS_FROM
         )
-        match errors[where]:
+        match errors[group_partition]:
             case ErrorCode.PRODUCER_FENCED:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             case ErrorCode.TRANSACTION_ABORTABLE if call.version < ABORTABLE_OFFSETS_FROM:

@@ -101,20 +101,20 @@ def _is_small_produce(frame: bytes) -> bool:
 
 def decode_small(frame: bytes) -> tuple[RequestHeader, Message]:
     """Read a frame that is small enough to be decoded at once; raise WireError as `decode_request` does."""
-    header, message = decode_request(frame, _tell_once)
+    header, message = decode_request(frame, _warn_once)
     if not is_served(header.api_key, header.api_version):
         raise UnsupportedVersion(header)
     return header, message
 
 
-_told: set[str] = set()
+_logged_kinds: set[str] = set()
 """Kinds of requests whose bytes behind the last field were logged before."""
 
 
-def _tell_once(rest: str) -> None:
+def _warn_once(rest: str) -> None:
     kind = rest.partition(":")[0]
-    if kind not in _told:
-        _told.add(kind)
+    if kind not in _logged_kinds:
+        _logged_kinds.add(kind)
         logger.warning("%s; they are ignored, here and in later requests of this kind", rest)
 
 

@@ -60,7 +60,7 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def log(self, partition: int) -> PartitionLog | None:
-        """The log of a partition, None if there is no such partition."""
+        """The log of a partition, None if the partition does not exist."""
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
 
     @property

@@ -78,7 +78,7 @@ def import_(
 ) -> None:
     """Write the export in FOLDER as the state of a new group, which goes on from the export's offsets.
 
-    Of a folder with exports named after their moments (20261124T030000Z) it is the last one, or the last before a time.
+    A folder with exports named after their moments (20261124T030000Z) stands for the last, or the last before a time.
 
     Where the input topics have another number of partitions than at the export, keys are placed anew.
 

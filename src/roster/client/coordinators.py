@@ -73,7 +73,7 @@ class Coordinators:
         raise AssertionError("unreachable")
 
     async def ask_until_ready(
-        self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], doing: str
+        self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], purpose: str
     ) -> tuple[M, ErrorCode]:
         """Ask until the coordinator is ready; return its response and the error code, which is none that passes."""
         retry = Retry(self.timeout)
@@ -84,7 +84,7 @@ class Coordinators:
                 return response, code
             if code in STALE_COORDINATOR:
                 self.forget(group)
-            await retry.pause_or_fail(doing, code.name)
+            await retry.pause_or_fail(purpose, code.name)
 
     def forget(self, group: str) -> None:
         """Drop the cached coordinator of a group."""

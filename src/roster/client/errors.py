@@ -192,7 +192,7 @@ _COMMIT_ERRORS: dict[FailureKind, type[CommitError]] = {
 
 
 def failure_error(failure: Failure) -> ClientError:
-    """Return the exception for a member's failure; GroupError if there is no narrower class."""
+    """Return the exception for a member's failure; GroupError without a narrower class."""
     code = int(failure.code)
     if failure.kind in _COMMIT_ERRORS:
         return _COMMIT_ERRORS[failure.kind](failure.message, partitions=failure.partitions, code=code)

@@ -172,8 +172,8 @@ class GroupAdmin:
         self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], what: str
     ) -> tuple[M, Node]:
         """Ask the coordinator until it is ready; returns its response and its node."""
-        doing = f"asking the coordinator of group {group!r}"
-        response, code = await self._coordinators.ask_until_ready(group, request, kind, code_of, doing)
+        purpose = f"asking the coordinator of group {group!r}"
+        response, code = await self._coordinators.ask_until_ready(group, request, kind, code_of, purpose)
         if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
             raise GroupNotEmptyError(f"group {group!r}: {what} while it has members; stop them first", code=code)
         if code is not ErrorCode.NONE:

@@ -95,7 +95,7 @@ class LiveGroup:
 
 
 def members_of(admin: Admin, group: str) -> Sequence[MemberDescription]:
-    """Return the members of a group, none if there is no such group. Raises ClientError."""
+    """Return the members of a group, none if the group does not exist. Raises ClientError."""
     try:
         return admin.describe_group(group).members
     except UnknownGroupError:

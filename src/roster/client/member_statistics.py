@@ -30,8 +30,8 @@ class MemberStatistics:
     """The partitions that the member has now."""
     lost_partitions: int = 0
     """Partitions lost without being handed over."""
-    told: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
-    """News that only this member knows, newest last: time and text."""
+    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
+    """What only this member knows, newest last: time and text."""
     _assigned: frozenset[TopicPartition] = frozenset()
     _began: float | None = None
     _revoking: float | None = None
@@ -42,12 +42,12 @@ class MemberStatistics:
         lost = len(ownership.lost & (before.partitions | before.revoking))
         self.lost_partitions += lost
         if lost:
-            self.told.append((now, f"lost partitions: {lost}"))
+            self.events.append((now, f"lost partitions: {lost}"))
         if ownership.revoking:
             self._revoking = now if self._revoking is None else self._revoking
         else:
             if self._revoking is not None and not lost:
-                self.told.append((now, f"released revoked partitions after {now - self._revoking:.1f} s"))
+                self.events.append((now, f"released revoked partitions after {now - self._revoking:.1f} s"))
             self._revoking = None
 
     def take(self, effect: Report | CommitDone, now: float) -> None:
@@ -57,7 +57,7 @@ class MemberStatistics:
                 self.commit_failures[effect.failure.kind.value] += 1
             return
         if effect.kind is ReportKind.REJOIN and self.rebalances:
-            self.told.append((now, f"joins again: {effect.text}"))
+            self.events.append((now, f"joins again: {effect.text}"))
         match effect.kind:
             case ReportKind.REJOIN | ReportKind.JOINING if self._began is None:
                 self._began = now

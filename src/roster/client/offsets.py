@@ -101,7 +101,7 @@ async def _ask_leaders(
     wanted: Mapping[TopicPartition, int],
     ask: Callable[[Mapping[TopicPartition, int]], Message],
     refused: Callable[[TopicPartition, ErrorCode], ClientError],
-    doing: str,
+    purpose: str,
 ) -> dict[TopicPartition, Any]:
     """Ask the leaders about partitions until each is answered; return the rows of their responses.
 
@@ -127,7 +127,7 @@ async def _ask_leaders(
                     raise refused(partition, code)
         if cause:
             cluster.forget({partition.topic for partition in missing if partition not in rows})
-            await retry.pause_or_fail(doing, cause)
+            await retry.pause_or_fail(purpose, cause)
     return rows
 
 
@@ -244,8 +244,8 @@ async def _fetch(
         rows = {row.error_code for topic in answer.topics for row in topic.partitions}
         return min({answer.error_code, *rows} - answers, default=ErrorCode.NONE)
 
-    doing = f"fetching the offsets of group {group!r}"
-    response, code = await coordinators.ask_until_ready(group, request, OffsetFetchResponse, code_of, doing)
+    purpose = f"fetching the offsets of group {group!r}"
+    response, code = await coordinators.ask_until_ready(group, request, OffsetFetchResponse, code_of, purpose)
     if code is not ErrorCode.NONE:
         raise group_error(code, group, "its offsets cannot be fetched")
     return response.groups[0]

@@ -49,7 +49,7 @@ class TaskMember(GroupMember):
         self._assignor = TaskAssignor(tasks, (options.process_id or uuid4()).bytes)
         self._gaps = options.gaps
         self._on_tasks = options.on_tasks
-        self._tasks = self._told = HeldTasks()
+        self._tasks = self._tasks_reported = HeldTasks()
         self._assignments_held = 0
         settings = values(ClientSettings, options)
         super().__init__(options.bootstrap, options.group, sorted(tasks.topics), assignors=self._assignor, **settings)
@@ -106,12 +106,12 @@ class TaskMember(GroupMember):
         if self._assignments_held != self._assignor.assignments:
             with self._changed:
                 self._hold()
-        if self._tasks != self._told and self._on_tasks is not None:
+        if self._tasks != self._tasks_reported and self._on_tasks is not None:
             try:
                 self._on_tasks(self._tasks)
             except Exception:
                 log.exception("on_tasks raised")
-        self._told = self._tasks
+        self._tasks_reported = self._tasks
         super()._stepped(member)
 
     def _hold(self) -> None:

@@ -69,9 +69,9 @@ class TransactionAdmin:
         """Abort the open transaction of a transactional id in all its partitions, and fence its producer."""
         await self.describe(transactional_id)  # else it would be created
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS)
-        doing = f"aborting the transaction of {transactional_id!r}"
+        purpose = f"aborting the transaction of {transactional_id!r}"
         _, code = await self._coordinators.ask_until_ready(
-            transactional_id, request, InitProducerIdResponse, lambda answer: answer.error_code, doing
+            transactional_id, request, InitProducerIdResponse, lambda answer: answer.error_code, purpose
         )
         if code is not ErrorCode.NONE:
             raise BrokerError(f"transactional id {transactional_id!r} cannot be aborted: {code.name}", code=code)

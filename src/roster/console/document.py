@@ -30,7 +30,7 @@ class GroupDocument:
         self._rows: list[list[object]] = []
         self._points: list[list[object]] = []
         self._events: deque[Document] = deque(maxlen=_EVENTS)
-        self._told = float("-inf")
+        self._events_until = float("-inf")
 
     @property
     def state(self) -> Document:
@@ -63,9 +63,9 @@ class GroupDocument:
         self._fields = fields
         self._points = self._totals(history)
         change["points"] = self._points[-1:]
-        change["events"] = [self._event(event) for event in history.events if event.at > self._told][-_EVENTS:]
+        change["events"] = [self._event(event) for event in history.events if event.at > self._events_until][-_EVENTS:]
         self._events += change["events"]
-        self._told = history.now
+        self._events_until = history.now
         return change
 
     def _changed_rows(self, rows: list[list[object]], renamed: bool) -> Document:

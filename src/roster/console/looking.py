@@ -32,7 +32,7 @@ AWAY = (UnreachableError, RequestTimeoutError)
 def snapshot_of(
     description: GroupDescription | None, positions: Mapping[TopicPartition, GroupPosition], trouble: str = ""
 ) -> Snapshot:
-    """Make a snapshot of what was found at this moment; None: there is no such group. `at` is time.monotonic()."""
+    """Make a snapshot of a group; `description` is None if it does not exist. `at` is time.monotonic()."""
     now = time.monotonic()
     if description is None:
         return Snapshot(now, positions=positions, trouble=trouble)
@@ -49,7 +49,7 @@ def snapshot_of(
     )
 
 
-def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
+def take_snapshot(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
     """Look at a group: its members, what each owns, and the positions of every partition owned, committed or in `also`.
 
     Offsets are read before the ends of the logs: records that come in between make the lag look larger, never zero
@@ -153,5 +153,5 @@ class Looker:
         ) as admin:
             while not self._stop.is_set():
                 started = time.monotonic()
-                self._report(look(admin, self._group, self._also))
+                self._report(take_snapshot(admin, self._group, self._also))
                 self._stop.wait(max(0.0, started + self._every_s - time.monotonic()))

@@ -72,7 +72,11 @@ class _Group:
         self._matched: dict[str, set[str]] = {}
         """Topics that members with a pattern have had."""
         self.epoch, self._since, self._is_new = _NO_EPOCH, 0, False
-        self._told: tuple[int, frozenset[str], dict[str, tuple[TopicPartition, ...]]] = (_NO_EPOCH, frozenset(), {})
+        self._last_recorded: tuple[int, frozenset[str], dict[str, tuple[TopicPartition, ...]]] = (
+            _NO_EPOCH,
+            frozenset(),
+            {},
+        )
 
     def take(self, kind: int, member: str, value: bytes | None) -> None:
         """Apply a record."""
@@ -106,13 +110,13 @@ class _Group:
         if self.epoch == _NO_EPOCH:
             return None
         mine = [self._owned.get(member) for member in self._members]
-        number, members, _ = self._told
+        number, members, _ = self._last_recorded
         if all(owned is not None and owned.is_settled and owned.epoch == self.epoch for owned in mine):
             number, members = self.epoch, frozenset(self._members)
         now = (number, members, {name: owned.partitions for name, owned in self._owned.items() if owned.partitions})
-        if number == _NO_EPOCH or now == self._told:
+        if number == _NO_EPOCH or now == self._last_recorded:
             return None
-        self._told = now
+        self._last_recorded = now
         listed = [self._member(name) for name in sorted(self._members)]
         assignors = {member.server_assignor for member in self._members.values()}
         return encode_value(

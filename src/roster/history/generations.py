@@ -76,7 +76,7 @@ class Generations:
     topic: Int32
     number: Int32
     subscriptions: list[Int32]
-    each: list[Generation]
+    generations: list[Generation]
     damaged: int
 
 
@@ -135,7 +135,7 @@ def read_generations(records: Iterable[tuple[int, bytes | None]]) -> Generations
             continue
         mine, has, claims = (slice(b[g], b[g + 1]) for b in (row_bounds, owned_bounds, claimed_bounds))
         began = head.current_state_timestamp == _NO_TIME and not any(entry.assignment for entry in head.members)
-        generations.each.append(
+        generations.generations.append(
             Generation(
                 at_ms,
                 None if head.generation < 0 else head.generation,

@@ -103,7 +103,7 @@ class Timeline:
 def timeline(records: Iterable[tuple[int, bytes | None]]) -> Timeline:
     """Read the records of one group in the order of its log: append time in wall-clock ms, and value."""
     builder = _Builder(read_generations(records))
-    for generation in builder.group.each:
+    for generation in builder.group.generations:
         builder.see(generation)
     return builder.end()
 

@@ -39,7 +39,7 @@ class Snapshot:
 
     connections: int
     refused: int
-    """Connections closed so far for what they sent, or because there was no room."""
+    """Connections closed so far for what they sent, or because the broker was full."""
     groups: Counter[str]
     """Groups by their state, as Kafka names it."""
     members: int

@@ -65,7 +65,7 @@ def parse_address(text: str, *, default_port: int | None = None, listening: bool
 def parse_addresses(given: str | Iterable[str], *, default_port: int | None = None) -> list[Address]:
     """Parse addresses from one or several texts; each may have several, separated by commas. Empty ones are skipped.
 
-    Raises AddressError, also if there is no address.
+    Raises AddressError, also for a text without an address.
     """
     texts = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
     for text in texts:

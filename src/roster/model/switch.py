@@ -124,9 +124,9 @@ class Seen(NamedTuple):
     standing: Standing
 
     @classmethod
-    def of(cls, found: OffsetAndMetadata) -> Seen:
+    def of(cls, committed: OffsetAndMetadata) -> Seen:
         """Return what a committed offset says."""
-        return cls(found.offset, Standing.of(found.metadata) or Standing())
+        return cls(committed.offset, Standing.of(committed.metadata) or Standing())
 
 
 class Step(NamedTuple):

@@ -42,7 +42,7 @@ class TaskId(NamedTuple):
 class StorePosition(NamedTuple):
     """Position of a store in its changelog partition: `begin` and `end` of the log, and `restored`, as offsets.
 
-    restored: the offset up to which the store has applied the log, None if there is no store.
+    restored: the offset up to which the store has applied the log, None without a store.
     """
 
     begin: int
@@ -53,7 +53,7 @@ class StorePosition(NamedTuple):
 def task_gap(stores: Iterable[StorePosition]) -> int:
     """Return the sum of (log end - restored offset) over the stores of a task, in records.
 
-    The whole log counts if there is no store, if the store ends before the log begins, or if it is ahead of the end of
+    The whole log counts without a store, if the store ends before the log begins, or if it is ahead of the end of
     the log (the topic was then created anew). Source: KIP-429 part II.
     """
     gap = 0

@@ -45,22 +45,22 @@ _REQUEST_TIMEOUT_MS = 5_000
 class WatchedGroup:
     """What is known of one group, and its page while a browser has it open."""
 
-    def __init__(self, zero: float, lock: threading.RLock, told: Sequence[tuple[float, str]] = ()) -> None:
-        """Told: what a member in this process tells of itself, newest last."""
+    def __init__(self, zero: float, lock: threading.RLock, own_events: Sequence[tuple[float, str]] = ()) -> None:
+        """own_events: time and text of what a member in this process reports, newest last."""
         self.history, self.timeline = GroupHistory(events=_EVENTS), RebalanceTimeline()
         self.row: Document = {}
         self.feed: Feed | None = None
         self.opened = 0.0
         self._zero, self._lock = zero, lock
-        self._told, self._heard = told, float("-inf")
+        self._own_events, self._own_until = own_events, float("-inf")
         self._document = GroupDocument(zero)
         self._ages: Mapping[TopicPartition, float] = {}
         self._more: Document = {}
 
     def see(self, look: Snapshot | Away, kind: str = "", positions: GroupPositions | None = None) -> None:
         """Add a look to the history, and tell it."""
-        own = [event for event in list(self._told) if event[0] > self._heard]
-        self._heard = own[-1][0] if own else self._heard
+        own = [event for event in list(self._own_events) if event[0] > self._own_until]
+        self._own_until = own[-1][0] if own else self._own_until
         self.timeline.see(self.history, self.history.see(look, own))
         if not isinstance(look, Away):
             self._ages = {} if positions is None else positions.seconds
@@ -68,8 +68,10 @@ class WatchedGroup:
         if self.feed is not None:
             self.feed.publish(self._updated())
 
-    def take(self, state: GroupState | None, described: GroupDescription | None, at: GroupPositions | None) -> None:
-        """Add what a look found; what could not be asked stays as it was. state: None if there is no such group."""
+    def take(
+        self, state: GroupState | None, described: GroupDescription | None, positions: GroupPositions | None
+    ) -> None:
+        """Add what a look found; what could not be asked stays as it was. state: None if the group does not exist."""
         if state is not None and described is None and self.history.members:
             self.row = {**self.row, "state": state.state, "trouble": "it cannot be described"}
             return
@@ -82,12 +84,12 @@ class WatchedGroup:
                 if task.stateful or task.owner not in names
             ]
         }
-        trouble = "its offsets cannot be read" if at is None and state is not None else ""
-        known = self.history.positions if at is None and state is not None else {}
-        look = snapshot_of(described, known if at is None else at.positions, trouble)
+        trouble = "its offsets cannot be read" if positions is None and state is not None else ""
+        known = self.history.positions if positions is None and state is not None else {}
+        look = snapshot_of(described, known if positions is None else positions.positions, trouble)
         if state is not None and described is None:
             look = replace(look, state=state.state, trouble=f"members of {state.kind} groups are not shown")
-        self.see(look, "" if state is None else state.kind, at)
+        self.see(look, "" if state is None else state.kind, positions)
 
     def open(self) -> Feed:
         """Return the feed of the group's page."""
@@ -132,15 +134,15 @@ class GroupsWatch:
         security: Security = PLAINTEXT,
         interval: float = 5.0,
         share: float = 0.5,
-        told: Sequence[tuple[float, str]] = (),
+        own_events: Sequence[tuple[float, str]] = (),
     ) -> None:
         self._bootstrap, self._client_id, self._security, self._wanted = bootstrap, client_id, security, groups
         self._share = share
         self._lock, self._stopped = threading.RLock(), threading.Event()
         self._zero = time.time() - time.monotonic()
         only = groups if isinstance(groups, str) else None
-        self._groups = {} if only is None else {only: WatchedGroup(self._zero, self._lock, told)}
-        self._told: dict[str, Document] = {}
+        self._groups = {} if only is None else {only: WatchedGroup(self._zero, self._lock, own_events)}
+        self._published_rows: dict[str, Document] = {}
         self._head: Document = {"bootstrap": bootstrap, "interval": interval, "only": only, "at": None, "error": ""}
         self.overview = Feed(lambda: self.groups, self._lock)
         """All groups: `head`, `groups` by name, `trends` by name; a change has the groups that differ, and `gone`."""
@@ -212,9 +214,12 @@ class GroupsWatch:
             for watched in self._groups.values() if groups is None else ():
                 if watched.row and not self._has_own_looks(watched):
                     watched.see(Away(now, error))
-            before, self._told = self._told, {name: group.row for name, group in self._groups.items() if group.row}
-            changed = {name: row for name, row in self._told.items() if before.get(name) != row}
-            gone = list(before.keys() - self._told.keys())
+            before, self._published_rows = (
+                self._published_rows,
+                {name: group.row for name, group in self._groups.items() if group.row},
+            )
+            changed = {name: row for name, row in self._published_rows.items() if before.get(name) != row}
+            gone = list(before.keys() - self._published_rows.keys())
             self.overview.publish({"head": self._head, "groups": changed, "gone": gone})
         return groups is not None
 

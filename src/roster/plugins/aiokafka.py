@@ -4,7 +4,7 @@ Give classes or instances. aiokafka calls methods on the class itself, which all
 classes find the state of each consumer by the asyncio task that coordinates it.
 
 Give one strategy only: with several, aiokafka joins the group once for each. aiokafka does not support cooperative
-rebalancing (aiokafka issue 1126), so there is no cooperative class here.
+rebalancing (aiokafka issue 1126), so this module has no cooperative class.
 
 aiokafka does not pass the generation to an assignor (issue 1176), and KIP-341 needs it to tell an old claim from a new
 one. These classes count assignments instead: each assignment adds one, and a leader that uses them stamps its

@@ -65,7 +65,7 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all records of the ranges (topic, partition, start, end), in order within each; one range a partition.
 
-    `timeout`: seconds without progress before it fails. With `on_silence` there is no timeout, and records are yielded
+    `timeout`: seconds without progress before it fails. With `on_silence` it has no timeout, and records are yielded
     at once instead of waiting for a fuller batch; it is called about once a second while no record arrives, with the
     seconds since the last one, the problem of a connection ("" if there is none) and the unfinished ranges.
 

@@ -2,7 +2,7 @@
 
 In each worker process that Spark starts, importing numba takes 0.4 to 0.7 s of CPU, and loading a function from numba's
 own cache 0.4 s. The loops take plain pointers and call nothing, so llvmlite can link their object file without numba,
-in a tenth of the time. numba is imported only if there is no object file for the version of Roster, numba and llvmlite
+in a tenth of the time. numba is imported only without an object file for the version of Roster, numba and llvmlite
 and the type of processor; compiling takes 5 s of CPU. The driver compiles, and sends the code to executors.
 """
 

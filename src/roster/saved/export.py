@@ -17,7 +17,7 @@ from roster.pipeline.batch import Split
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.saved.cut import Cut, take_cut
-from roster.saved.job import SMALL_RECORDS, Sessions, StateProgress, reader_config, run_job
+from roster.saved.job import SMALL_RECORDS, Sessions, StateProgress, admin_of, reader_config, run_job
 from roster.saved.tasks.export import ExportedLog, ExportTask, LogSpan
 from roster.security import Security
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
@@ -147,7 +147,7 @@ class _Exporter:
         """Export into an empty folder, until the state that was read is that of the cut."""
         names = self._folder.names()
         self._check_empty(names, is_left=any(name.startswith(CLAIM) for name in names))
-        with Admin(self._config.bootstrap, client_id=self._config.client_id, security=self._config.security) as admin:
+        with admin_of(self._config) as admin:
             self._topics(admin)
             with claimed(self._folder) as (self._claim, is_left):
                 self._check_empty(self._folder.names(), is_left=is_left)

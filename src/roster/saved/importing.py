@@ -45,7 +45,7 @@ from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.records.produce_decisions import ProducerIdentity
 from roster.saved.export import Export
-from roster.saved.job import SMALL_BYTES, Sessions, StateProgress, reader_config, run_job, session_of
+from roster.saved.job import SMALL_BYTES, Sessions, StateProgress, admin_of, reader_config, run_job, session_of
 from roster.saved.moving import (
     KeyedBy,
     MisplacedError,
@@ -176,15 +176,12 @@ class Importer:
 
     def check(self) -> None:
         """Raise PipelineError if the group is not new."""
-        with self._admin() as admin:
+        with admin_of(self._config) as admin:
             self._check_new(admin)
-
-    def _admin(self) -> Admin:
-        return Admin(self._config.bootstrap, client_id=self._config.client_id, security=self._config.security)
 
     def run(self) -> int:
         """Write everything in one transaction."""
-        with self._admin() as admin, self._producer() as producer:
+        with admin_of(self._config) as admin, self._producer() as producer:
             self._check_new(admin)
             counts = admin.list_topics()
             self.counts = new_counts(self.manifest, counts, self._repartitions)

@@ -11,6 +11,7 @@ from pyspark import Accumulator, InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from roster.client import Admin
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.options import check_security, parse_bootstrap
 from roster.pipeline.tasks.accumulators import ByTask
@@ -43,6 +44,11 @@ def reader_config(
         security=check_security(security),
         compiled=compiled(),
     )
+
+
+def admin_of(config: ReaderConfig) -> Admin:
+    """Return a client of the cluster that the tasks read from."""
+    return Admin(config.bootstrap, client_id=config.client_id, security=config.security)
 
 
 class StateProgress(NamedTuple):

@@ -27,7 +27,7 @@ from roster.pipeline.options import as_columns
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.saved.export import Export, export
 from roster.saved.importing import Importer
-from roster.saved.job import Sessions, StateProgress, reader_config
+from roster.saved.job import Sessions, StateProgress, admin_of, reader_config
 from roster.saved.moving import KeyedBy, MisplacedError
 from roster.security import Security
 from roster.state.saved.folder import Folder, FolderError
@@ -79,7 +79,7 @@ def repartition_state(
     # Workers keep topics' partition numbers for minutes, for each client: this one must see the new ones.
     config = reader_config(bootstrap, group, f"{group}-repartition-{uuid.uuid4().hex[:8]}", security)
     try:
-        with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
+        with admin_of(config) as admin:
             _check_stopped(admin, group)
         if MANIFEST in Folder(folder).names():
             exported = Export.open(folder)
@@ -89,7 +89,7 @@ def repartition_state(
             raise PipelineError(f"{folder} has an export of {exported.manifest.group!r}", field="folder", fix=_OTHER)
         keyed = KeyedBy(as_columns(keyed_by), partitioner)
         repartition = _Repartition(spark, config, exported, keyed, on_progress, partitions or {}, dry_run=dry_run)
-        with Admin(config.bootstrap, client_id=config.client_id, security=config.security) as admin:
+        with admin_of(config) as admin:
             repartition.check_export(admin)
         with contextlib.suppress(_DryRunEndedError):
             try:

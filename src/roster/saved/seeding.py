@@ -62,9 +62,9 @@ def seed_state(
         group: a group without members, offsets and state.
         definition: what `Pipeline.describe_state` returns, for a pipeline without `repartition`.
         table: rows with the columns of an export of such a store, in any order, but without those that are the
-            store's own: `ends` of sessions, `schema` of variables; elements of lists also have `position`. Of a join or
-            a processor a table by the name of each part: `left`, `right`, variables, `timers`, `initial`; one that is
-            missing has no rows. Or a folder in Parquet, with a folder for each part.
+            store's own: `ends` of sessions, `schema` of variables; elements of lists also have `position`. For a join
+            or a processor, a table by the name of each part: `left`, `right`, variables, `timers`, `initial`; one
+            that is missing has no rows. Or a folder in Parquet, with a folder for each part.
         topics: the input topics of the pipeline.
         offsets: where the group goes on in them, as `starting_offsets` of `Pipeline`.
         store: the name of the store, if there are several; the others begin empty.

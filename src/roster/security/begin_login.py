@@ -21,8 +21,8 @@ class TokenError(Exception):
 def begin_login(security: Security) -> Login:
     """Return a new exchange, with a nonce or a fresh token; blocks for as long as the token function does.
 
-    Raises TokenError if the token function failed, and SettingError if there is no such function, or it does not return
-    text.
+    Raises TokenError if the token function failed, and SettingError if the function does not exist or does not
+    return text.
     """
     from roster.security.login import Login  # noqa: PLC0415 - with SASL only: tasks start faster without it
 

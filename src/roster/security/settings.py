@@ -81,7 +81,7 @@ class TokenFunction:
     def token(self) -> str:
         """Return a fresh token.
 
-        Raises SettingError if there is no such function, or it does not return text, and what the function raises.
+        Raises SettingError if the function does not exist or does not return text, and what the function raises.
         """
         token = self.resolve()()
         if not isinstance(token, str):

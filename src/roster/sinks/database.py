@@ -17,7 +17,6 @@ from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.model.topology import repeated
 from roster.pipeline.batch import Batch
-from roster.pipeline.batch_sink import Source
 from roster.pipeline.errors import PipelineError, RefusedRowsError, SinkFencedError
 from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
 from roster.pipeline.tasks.writer import Writer
@@ -39,7 +38,6 @@ _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
 _DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
-_MOST_SPANS = 8
 _SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode", "unix_socket", "mode", "uri")
 """Parameters of a URL that messages show; others may be secrets."""
 
@@ -104,7 +102,6 @@ class DatabaseSink(PositionedSink):
         self._known: tuple[StructType, tables.Layout] | None = None
         self._has_created = False
         self._tidied = time.monotonic()
-        self._dead_letters: str | None = None
 
     def _parsed(self, url: str) -> sa.URL:
         """Return the URL. Raise PipelineError, which does not repeat it, if it is none of a database."""
@@ -187,11 +184,6 @@ class DatabaseSink(PositionedSink):
         finally:
             self._patience = self._timeout
         self._tidy()
-
-    @override
-    def bind(self, source: Source) -> DatabaseSink:
-        self._dead_letters = source.dead_letters
-        return self
 
     def _positions(self, group: str) -> tables.PositionsTable:
         return tables.PositionsTable(self._dialect, self._namespace, self._table, group)
@@ -313,7 +305,7 @@ class DatabaseSink(PositionedSink):
             refused = self._transact(lambda connection: self._refused(connection, written)) if sets_aside else {}
             self.abort(written, batch)
             if not refused:
-                raise self._refusal(error, batch) from None
+                raise self._refusal(f"`{self._table}`", f", {error}", batch, "the column or constraint") from None
             raise RefusedRowsError(refused, self.name) from None
         except (SinkFencedError, RefusedRowsError):
             self.abort(written, batch)
@@ -323,15 +315,6 @@ class DatabaseSink(PositionedSink):
             self._drop([staged.name for staged in written.staged])
         if time.monotonic() - self._tidied > _TIDYING_SECONDS:
             self._tidy()
-
-    def _refusal(self, error: _RefusalError, batch: Batch) -> PipelineError:
-        spans = [f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())]
-        more = [f"{len(spans) - _MOST_SPANS} more"] if len(spans) > _MOST_SPANS else []
-        shown = ", ".join(spans[:_MOST_SPANS] + more)
-        fix = "Leave such rows out or correct them in map_arrow, or change the column or constraint"
-        if self._dead_letters is None:
-            fix += "; in a pipeline without state, dead_letter_topic takes their records"
-        return PipelineError(f"`{self._table}` refuses a row of {shown}, {error}", field=self.name, fix=fix)
 
     def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
         """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""

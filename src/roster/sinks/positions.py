@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner
-from roster.pipeline.batch_sink import BatchSink
+from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.errors import PipelineError, SinkFencedError
 from roster.pipeline.options import as_columns
 from roster.pipeline.spark_schemas import arrow_schema
@@ -17,6 +17,8 @@ from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
 from roster.pipeline.tasks.writer import RESULT, WriteTask, results_of
 from roster.state.keys import encode_keys
 from roster.state.store import StateError
+
+_MOST_SPANS = 8
 
 
 class PositionedSink(BatchSink):
@@ -36,6 +38,7 @@ class PositionedSink(BatchSink):
         if self._keys and not self._is_upsert:
             raise PipelineError("rows are appended, whatever their keys", field="keys", fix="Add mode='upsert'")
         self._starts: dict[TopicPartition, int] = {}
+        self._dead_letters: str | None = None
 
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the next offset of each partition that the table has results of.
@@ -84,6 +87,21 @@ class PositionedSink(BatchSink):
         moved = {p: max(position, committed.get(p, position)) for p, position in positions.items()}
         self._starts.update(moved)
         return moved
+
+    @override
+    def bind(self, source: Source) -> Self:
+        self._dead_letters = source.dead_letters
+        return self
+
+    def _refusal(self, target: str, reason: object, batch: Batch, changeable: str) -> PipelineError:
+        """Return the error for a row that the target refuses. changeable: what of the target could be changed."""
+        spans = [f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())]
+        more = [f"{len(spans) - _MOST_SPANS} more"] if len(spans) > _MOST_SPANS else []
+        fix = f"Leave such rows out or correct them in map_arrow, or change {changeable}"
+        if self._dead_letters is None:
+            fix += "; in a pipeline without state, dead_letter_topic takes their records"
+        shown = ", ".join(spans[:_MOST_SPANS] + more)
+        return PipelineError(f"{target} refuses a row of {shown}{reason}", field=self.name, fix=fix)
 
     def _fence(self, positions: Mapping[TopicPartition, int], batch: Batch) -> None:
         """Raise SinkFencedError if a position found is not where the batch begins."""

@@ -44,12 +44,12 @@ class Merging(NamedTuple):
     writer: ParquetWriter
     parts: Sequence[Appended]
     level: int
-    made: Future[list[WrittenFile]]
+    written_files: Future[list[WrittenFile]]
 
     def drop(self) -> None:
         """Remove its files once they are written."""
         with contextlib.suppress(Exception):
-            for file in self.made.result():
+            for file in self.written_files.result():
                 self.writer.remove(file.name)
 
 

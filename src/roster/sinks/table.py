@@ -20,7 +20,6 @@ from roster._errors import one_line
 from roster._json import loads
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch
-from roster.pipeline.batch_sink import Source
 from roster.pipeline.errors import PipelineError, RefusedRowsError, SinkFencedError
 from roster.pipeline.options import as_columns
 from roster.pipeline.spark_schemas import arrow_schema
@@ -126,7 +125,6 @@ class TableSink(PositionedSink, Generic[Table]):
         self._has_merged = False
         self._asked: object = None
         """What the table asked of its writers when the tasks' writer was made."""
-        self._dead_letters: str | None = None
         self._background: ThreadPoolExecutor | None = None
 
     def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
@@ -225,11 +223,6 @@ class TableSink(PositionedSink, Generic[Table]):
         """Do what keeps the table small and quick, from time to time; called after each commit."""
 
     @override
-    def bind(self, source: Source) -> TableSink[Table]:
-        self._dead_letters = source.dead_letters
-        return self
-
-    @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter | CheckedWriter:
         files, rules = self._writer(schema, creates=batch is not None)
         constraints = None if self._table is None else self._asks()
@@ -273,7 +266,7 @@ class TableSink(PositionedSink, Generic[Table]):
         token, problem, is_told = uuid.uuid4().hex, "", True
         if written.refused:
             self.abort(written, batch)
-            raise self._refusal(written.refused, batch)
+            raise self._refused(written.refused, batch)
         for attempt in range(_ATTEMPTS):
             (self._newest if attempt else self._recent)()
             if attempt and self._has(token):
@@ -304,20 +297,12 @@ class TableSink(PositionedSink, Generic[Table]):
             self._merge_small(written.writer)
         self._tidy()
 
-    def _refusal(self, refused: Mapping[int, Mapping[int, str]], batch: Batch) -> PipelineError:
+    def _refused(self, refused: Mapping[int, Mapping[int, str]], batch: Batch) -> PipelineError:
         error = RefusedRowsError(refused, self.name)
         if self._dead_letters == "":
             return error
-        spans = ", ".join(
-            f"{partition} {span.start}-{span.end - 1}" for partition, span in sorted(batch.ranges.items())
-        )
-        fix = "Leave such rows out or correct them in map_arrow, or change the table"
-        if self._dead_letters is None:
-            fix += "; in a pipeline without state, dead_letter_topic takes their records"
-        reason = f"{error.first}{unknown_record(self._dead_letters)}"
-        return PipelineError(
-            f"{self._where} refuses a row of {spans[:_LONGEST_ERROR]}: {reason}", field=self.name, fix=fix
-        )
+        reason = f": {error.first}{unknown_record(self._dead_letters)}"
+        return self._refusal(self._where, reason, batch, "the table")
 
     def _check_unchanged(self) -> None:
         """Raise SinkFencedError if another writer has changed what the table asks since the tasks' writer was made."""
@@ -328,7 +313,7 @@ class TableSink(PositionedSink, Generic[Table]):
         """Commit a merge of small files that is done, and start the next one. Does not raise: nothing depends on it."""
         merging = self._merging
         try:
-            if merging is not None and merging.made.done():
+            if merging is not None and merging.written_files.done():
                 self._merging = None
                 self._commit_merge(merging)
             due = self._small.due() if self._merging is None and writer is not None else None
@@ -342,7 +327,8 @@ class TableSink(PositionedSink, Generic[Table]):
         """Replace small files by the one with their rows, unless one of them has been replaced by others."""
         removed = [file for part in merging.parts for file in part.files]
         entries = [part.entry for part in merging.parts for _ in part.files]
-        written, token = WrittenFiles(merging.writer, merging.made.result(), removed, entries), uuid.uuid4().hex
+        written = WrittenFiles(merging.writer, merging.written_files.result(), removed, entries)
+        token = uuid.uuid4().hex
         self._recent()
         for _ in range(_MERGE_ATTEMPTS):
             try:

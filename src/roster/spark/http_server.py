@@ -65,7 +65,7 @@ def serving(
                     security=options.security,
                     interval=_PAGE_INTERVAL,
                     share=_PAGE_SHARE,
-                    told=reporter.statistics.told,
+                    own_events=reporter.statistics.events,
                 )
             )
         )

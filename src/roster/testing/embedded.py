@@ -55,8 +55,8 @@ class GroupView:
     members: tuple[str, ...]
 
     def __str__(self) -> str:
-        who = f" ({', '.join(self.members)})" if self.members else ""
-        return f"{self.state}, generation {self.generation}, {len(self.members)} members{who}"
+        members = f" ({', '.join(self.members)})" if self.members else ""
+        return f"{self.state}, generation {self.generation}, {len(self.members)} members{members}"
 
 
 class EmbeddedBroker:
@@ -247,10 +247,10 @@ class EmbeddedBroker:
     def group(self, group: str) -> GroupView:
         """Return the present state of a group; a group that does not exist is Dead, as in Kafka."""
 
-        async def look() -> GroupView:
+        async def view() -> GroupView:
             return _view(self._services.group_coordinator.coordinator.group(group))
 
-        return self._running.run(look())
+        return self._running.run(view())
 
     def wait_for_group(
         self,
@@ -329,13 +329,11 @@ class EmbeddedBroker:
         self, group: str, topic: str, offset: int, *, partition: int = 0, timeout: float = WAIT_SECONDS
     ) -> None:
         """Wait until a group has committed at least `offset`. Raises KitTimeoutError after `timeout` seconds."""
-        where = TopicPartition(topic, partition)
+        log = TopicPartition(topic, partition)
         self._wait(
-            lambda: self.committed(group).get(where, -1) >= offset,
+            lambda: self.committed(group).get(log, -1) >= offset,
             timeout,
-            lambda: (
-                f"group {group!r} committed {self.committed(group).get(where)} of {topic}-{partition}, not {offset}"
-            ),
+            lambda: f"group {group!r} committed {self.committed(group).get(log)} of {log}, not {offset}",
         )
 
     # Topics and records

@@ -195,7 +195,7 @@ class RebalanceHistory:
 
 
 def _ids(members: tuple[GroupMember, ...]) -> set[str]:
-    return {each.member_id for each in members} | {member.instance_id for member in members if member.instance_id}
+    return {member.member_id for member in members} | {member.instance_id for member in members if member.instance_id}
 
 
 def _cause(

@@ -115,18 +115,18 @@ class SchemaRegistry:
         except _RefusedError as error:
             raise ValueError(str(error)) from None
 
-    def _register(self, subject: str, made: _Schema) -> Any:
+    def _register(self, subject: str, schema: _Schema) -> Any:
         with self._lock:
-            self._check(made)
+            self._check(schema)
             versions = self._subjects.get(subject, {})
-            if made not in versions.values():
-                if problems := self._incompatible(subject, made):
+            if schema not in versions.values():
+                if problems := self._incompatible(subject, schema):
                     refusal = f"Schema being registered is incompatible with an earlier schema for subject {subject!r}"
                     raise _RefusedError(HTTPStatus.CONFLICT, f"{refusal}: {'; '.join(problems)}")
-                if made not in self._schemas:
-                    self._schemas.append(made)
-                self._subjects[subject] = {**versions, max(versions, default=0) + 1: made}
-            return self._lookup(subject, made)
+                if schema not in self._schemas:
+                    self._schemas.append(schema)
+                self._subjects[subject] = {**versions, max(versions, default=0) + 1: schema}
+            return self._lookup(subject, schema)
 
     def _check(self, schema: _Schema) -> None:
         """Raise _RefusedError if it is no schema."""
@@ -145,19 +145,19 @@ class SchemaRegistry:
             texts += [*self._referred(referred), referred.text]
         return texts
 
-    def _incompatible(self, subject: str, made: _Schema, version: int | None = None) -> list[str]:
+    def _incompatible(self, subject: str, schema: _Schema, version: int | None = None) -> list[str]:
         """Return why a schema cannot follow the versions of a subject, or one of them."""
         level = self._levels.get(subject, self._levels[""])
         versions = self._subjects.get(subject, {})
-        before = [each for number, each in sorted(versions.items()) if version in (None, number)]
+        before = [earlier for number, earlier in sorted(versions.items()) if version in (None, number)]
         if not level.endswith("_TRANSITIVE"):
             before = before[-1:]
         problems = []
         for earlier in before:
             if level.startswith(("BACKWARD", "FULL")):
-                problems += self._unread(earlier, made)
+                problems += self._unread(earlier, schema)
             if level.startswith(("FORWARD", "FULL")):
-                problems += self._unread(made, earlier)
+                problems += self._unread(schema, earlier)
         return problems
 
     def _unread(self, writer: _Schema, reader: _Schema) -> list[str]:

@@ -76,8 +76,12 @@ class _Placing:
         begin = np.searchsorted(topic, np.arange(self.topics + 1))
         for t in np.flatnonzero(contended).tolist():
             rows = np.arange(begin[t], begin[t + 1])[willing[begin[t] : begin[t + 1]]]
-            who = member[rows]
-            rows = rows[np.argsort(fullness(self.count[who], self.shares.weight[who]), kind="stable")[: int(spare[t])]]
+            claimants = member[rows]
+            rows = rows[
+                np.argsort(fullness(self.count[claimants], self.shares.weight[claimants]), kind="stable")[
+                    : int(spare[t])
+                ]
+            ]
             keeps[rows] = True
             self.count[member[rows]] += 1
         self.keepers = [member[begin[t] : begin[t + 1]][keeps[begin[t] : begin[t + 1]]] for t in range(self.topics)]

@@ -136,7 +136,7 @@ def _pass_on(
     sheds: Float64,
     takes: Float64,
 ) -> tuple[int, int] | None:
-    """Move extras along one path from a fuller to an emptier member; return its ends, None if there is no path.
+    """Move extras along one path from a fuller to an emptier member; return its ends, None without a path.
 
     Breadth-first search from each source in turn; a member reached from a fuller source is not visited again.
     """

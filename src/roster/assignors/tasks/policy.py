@@ -219,7 +219,7 @@ class _Placing:
         self.followup |= bool(self.warmups)
 
     def _settled_copies(self, task: TaskId) -> list[int] | None:
-        """Return the standbys of a task that needs no change: all targets are caught up, or there is no store.
+        """Return the standbys of a task that needs no change: all targets are caught up, or the task has no store.
 
         None if the task needs one.
         """

@@ -44,7 +44,7 @@ Refusals: TypeAlias = "dict[TopicPartition, tuple[ErrorCode, str]]"
 class _Batch(NamedTuple):
     """A transactional batch of the request."""
 
-    where: TopicPartition
+    partition: TopicPartition
     log: PartitionLog
     header: BatchHeader
 
@@ -57,7 +57,7 @@ async def check_transaction(services: Services, call: Call[ProduceRequest]) -> R
     transactional_id = call.message.transactional_id
     if transactional_id is None:
         refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
-        return {batch.where: refusal for batch in batches}
+        return {batch.partition: refusal for batch in batches}
     unknown = [batch for batch in batches if not _has_begun(batch)]
     refused: Refusals = {}
     by_producer: dict[tuple[int, int], list[_Batch]] = {}
@@ -66,11 +66,11 @@ async def check_transaction(services: Services, call: Call[ProduceRequest]) -> R
         by_producer.setdefault((batch.header.producer_id, batch.header.producer_epoch), []).append(batch)
     for producer, its in by_producer.items():
         errors = await services.transaction_coordinator.add(
-            transactional_id, producer, [batch.where for batch in its], verify_only=call.version < IMPLICIT_FROM
+            transactional_id, producer, [batch.partition for batch in its], verify_only=call.version < IMPLICIT_FROM
         )
         refused.update(_refusals(errors, call.version))
         for batch in its:
-            if batch.where in refused and refused[batch.where][0] not in _COMES_AGAIN:
+            if batch.partition in refused and refused[batch.partition][0] not in _COMES_AGAIN:
                 batch.log.producers.withdraw(batch.header)
     return refused
 
@@ -116,8 +116,8 @@ def _has_begun(batch: _Batch) -> bool:
 
 def _refusals(errors: Mapping[TopicPartition, ErrorCode], version: int) -> Refusals:
     return {
-        where: (_for_client(error, version), f"the partition is not in the transaction: {error.name}")
-        for where, error in errors.items()
+        partition: (_for_client(error, version), f"the partition is not in the transaction: {error.name}")
+        for partition, error in errors.items()
         if error
     }
 
@@ -155,7 +155,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
     """Append, then return what waits until it is durable and gives the response.
 
     The caller awaits this for one request of a connection after the other, so that records keep their order.
-    With acks=0 there is no response, and a failure closes the connection, as in Kafka.
+    With acks=0 the broker sends no response, and a failure closes the connection, as in Kafka.
     """
     request = call.message
     refused = await check_transaction(services, call)
@@ -170,8 +170,8 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
             topic_response.partition_responses.append(answer)
             try:
                 topic, log = _log(request, call.version, known, data.index)
-                if (where := TopicPartition(topic.name, data.index)) in refused:
-                    raise RefusedError(*refused[where])
+                if (partition := TopicPartition(topic.name, data.index)) in refused:
+                    raise RefusedError(*refused[partition])
                 appended = log.append(*await _batch(services, call.version, topic, log, data.records), wall_ms())
             except RefusedError as refusal:
                 _refuse(answer, refusal)

@@ -141,7 +141,7 @@ class Segment(SegmentReader):
         write_atomically(self.sidecar_path, encode_sidecar(self._index, producers))
 
     def load_sidecar(self) -> ProducerTable | None:
-        """Take index and `size` from the sidecar and return its producers; None if there is no valid one.
+        """Take index and `size` from the sidecar and return its producers; None without a valid sidecar.
 
         The file may have grown since. Raise CorruptSegmentError if it has shrunk: those bytes were on the disk once.
         """

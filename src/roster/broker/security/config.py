@@ -72,7 +72,7 @@ class BrokerSecurity(SecurityProtocol):
         is_flag=True,
     )
     allow_everyone_if_no_acl_found: bool = option(
-        False, "let all use a resource for which there is no ACL", kafka="allow.everyone.if.no.acl.found", is_flag=True
+        False, "let all use a resource without an ACL", kafka="allow.everyone.if.no.acl.found", is_flag=True
     )
     allow_plaintext: bool = option(False, "listen without TLS where other machines can connect", is_flag=True)
 

@@ -11,7 +11,7 @@ from roster.cli.demo import oracle
 from roster.cli.demo.processes import ChildMessage
 from roster.cli.demo.state import Application, DemoState, Group, in_words
 from roster.cli.errors import Failure, one_line
-from roster.cli.signals import check_told
+from roster.cli.signals import check_interrupted
 from roster.client import Admin, ClientError
 from roster.console.looking import Looker
 from roster.console.snapshot import Away, Snapshot
@@ -122,7 +122,7 @@ class Demo:
         self.state.waiting = what
         while not is_seen():
             self._listen(_TICK_S)
-            check_told()
+            check_interrupted()
             self.environment.check_children()
             if self.state.now > self.deadline_s:
                 raise Failure(
@@ -189,21 +189,21 @@ class Demo:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                heard = self.environment.inbox.get(timeout=left)
+                message = self.environment.inbox.get(timeout=left)
                 self.state.now = time.monotonic() - self.started
-                self._hear(heard)
+                self._hear(message)
         self.state.now = time.monotonic() - self.started
         self._show()
 
-    def _hear(self, heard: ChildMessage | GroupSeen) -> None:
-        if isinstance(heard, GroupSeen):
-            if isinstance(heard.seen, ClientError):
-                raise Failure(f"group {heard.group}: {one_line(heard.seen)}")
-            self.state.hear_group(heard.group, heard.seen)
-        elif heard.child in self.state.applications:
-            self.state.hear_application(heard.child, heard.message)
-        elif "acknowledged" in heard.message:
-            self.state.loaded[heard.child] = heard.message["acknowledged"]
+    def _hear(self, message: ChildMessage | GroupSeen) -> None:
+        if isinstance(message, GroupSeen):
+            if isinstance(message.seen, ClientError):
+                raise Failure(f"group {message.group}: {one_line(message.seen)}")
+            self.state.hear_group(message.group, message.seen)
+        elif message.child in self.state.applications:
+            self.state.hear_application(message.child, message.message)
+        elif "acknowledged" in message.message:
+            self.state.loaded[message.child] = message.message["acknowledged"]
 
     def _show(self) -> None:
         new, self._shown = self.state.events[self._shown :], len(self.state.events)

@@ -76,10 +76,10 @@ class Outcome:
         return f"{self.records:,} flights, NOT equal to a plain computation: {wrong}; {self.late} late"
 
 
-def compare(expected: Groups, got: Groups) -> Verdict:
+def compare(expected: Groups, actual: Groups) -> Verdict:
     """Hold the output against the plain computation, group by group."""
     nothing = Figures(0)
-    pairs = [(expected.get(group, nothing), got.get(group, nothing)) for group in expected.keys() | got.keys()]
+    pairs = [(expected.get(group, nothing), actual.get(group, nothing)) for group in expected.keys() | actual.keys()]
     return Verdict(
         expected=sum(e.records for e, _ in pairs),
         once=sum(min(e.records, g.records) for e, g in pairs),

@@ -119,7 +119,7 @@ def end_all(children: Sequence[Child]) -> None:
 def _others_in_session(leader: int) -> list[int]:
     """Living processes of a session but its leader: children of children too, whatever process group they chose.
 
-    Empty where there is no /proc; there Spark's own watch on its driver has to do.
+    Empty on systems without /proc, where only Spark's own watch on its driver ends them.
     """
     members = []
     for entry in Path("/proc").glob("[0-9]*/stat"):

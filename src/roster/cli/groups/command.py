@@ -147,7 +147,9 @@ def reset(
 
 def _standings(group: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, str]:
     """Return the metadata to keep, which says who writes. Raises UserError amid a switch."""
-    standings = {tp: found for tp, offset in committed.items() if (found := Standing.of(offset.metadata)) is not None}
+    standings = {
+        tp: standing for tp, offset in committed.items() if (standing := Standing.of(offset.metadata)) is not None
+    }
     for tp, standing in sorted(standings.items()):
         if standing.results in (Results.WAITS, Results.HANDED_OVER):
             raise UserError(

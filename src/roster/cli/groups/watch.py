@@ -23,7 +23,7 @@ from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
 from roster.console.events import Event
 from roster.console.history import GroupHistory
-from roster.console.looking import Looker, look
+from roster.console.looking import Looker, take_snapshot
 from roster.console.rows import PartitionRow, rows_of
 from roster.console.snapshot import ABSENT, Away, Snapshot
 from roster.console.text import counted
@@ -45,7 +45,7 @@ def watch(group: str, interval: float, as_json: bool, target: Target) -> int:
     or the claims in the members' subscriptions, if they carry a generation. A group of KIP-848 has an epoch.
     """
     with admin(target) as cluster:
-        first = look(cluster, group)
+        first = take_snapshot(cluster, group)
     history, clock = GroupHistory(), Clock()
     events = history.see(first)
     end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)

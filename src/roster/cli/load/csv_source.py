@@ -78,7 +78,7 @@ class CsvSource(Source):
                 for batch in reader:
                     yield batch, bad
                     bad.clear()
-                if bad:  # found after the last good row, or there is no good row
+                if bad:  # found after the last good row, or without one
                     yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
             except pa.ArrowInvalid as error:
                 self._require_utf8()

@@ -63,7 +63,7 @@ def _check(_context: click.Context, parameter: click.Parameter, value: float | N
     return value
 
 
-def assignors_with(options: Mapping[str, Any], asked: Collection[str | Assignor]) -> Mapping[str, Assignor]:
+def assignors_with(options: Mapping[str, Any], chosen: Collection[str | Assignor]) -> Mapping[str, Assignor]:
     """Every assignor by name, those that have LagOptions with the ones that were given.
 
     Raises UserError when options were given and none of the assignors that are `asked` has any.
@@ -71,7 +71,7 @@ def assignors_with(options: Mapping[str, Any], asked: Collection[str | Assignor]
     options_given = {name: options[name] for name in _LAG_HELP if options[name] is not None}
     if not options_given:
         return ASSIGNORS
-    if MADE_WITH_OPTIONS.keys().isdisjoint(asked):
+    if MADE_WITH_OPTIONS.keys().isdisjoint(chosen):
         flag = _flag(next(iter(options_given)))
         raise UserError(f"{flag}: only for {' and '.join(MADE_WITH_OPTIONS)}; name one with --assignor")
     lag_options = LagOptions(**options_given)

@@ -40,14 +40,14 @@ class Rules:
     columns: all columns of the table as its files get them, the rows' columns first; where one, or a value inside it,
     is not nullable it must not be null. lengths: the least and the most characters of columns of text. folders: columns
     of text whose values name folders, in which "" counts as null. log: the first entry of a Delta log, of a table with
-    the rules that deltalake checks; told: these in words.
+    the rules that deltalake checks; log_rules: these as text.
     """
 
     columns: pa.Schema
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
     log: str = ""
-    told: str = ""
+    log_rules: str = ""
 
     def are_met_by_all(self, given: pa.Schema) -> bool:
         """Return True if rows of these columns can break none."""
@@ -142,10 +142,10 @@ class CheckedOutput:
         rules = self._writer.rules
         problem = delta_problem(rules.log, rows)
         if not problem or _BROKEN in problem:
-            return ValueError(f"it breaks a rule of the table: {rules.told}") if problem else None
+            return ValueError(f"it breaks a rule of the table: {rules.log_rules}") if problem else None
         if (is_general := delta_problem(rules.log, rows.slice(0, 0))) is not None:
-            raise final_error(f"deltalake cannot check the table's rules {rules.told}: {is_general}")
-        return ValueError(f"a rule of the table ({rules.told}) has no answer: {problem}")
+            raise final_error(f"deltalake cannot check the table's rules {rules.log_rules}: {is_general}")
+        return ValueError(f"a rule of the table ({rules.log_rules}) has no answer: {problem}")
 
 
 def _is_list(kind: pa.DataType) -> bool:

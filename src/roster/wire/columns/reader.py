@@ -101,7 +101,7 @@ class Scanned(NamedTuple):
     """Batches with requested records, and the progress of the scan in each part.
 
     `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offsets`: the offset after the last batch
-    read (at most one batch after the part's `stop` is read), -1 if there was no whole batch. `leader_epochs`: of the
+    read (at most one batch after the part's `stop` is read), -1 without a whole batch. `leader_epochs`: of the
     last batch read before `stop`, -1 for none.
     """
 

@@ -31,12 +31,12 @@ class Cursor:
     def __init__(self, data: Buffer, message: str) -> None:
         self.data = bytes(data)
         self.message = message
-        self.at = 0
+        self.position = 0
 
     @property
     def left(self) -> int:
         """Number of bytes not read yet."""
-        return len(self.data) - self.at
+        return len(self.data) - self.position
 
     def where(self, field: str) -> str:
         """Return the name of the field for errors."""
@@ -50,8 +50,8 @@ class Cursor:
         """Read a number of bytes."""
         if size > self.left:
             raise cut_short(((self.where(field), size),), self.left)
-        self.at += size
-        return self.data[self.at - size : self.at]
+        self.position += size
+        return self.data[self.position - size : self.position]
 
     def utf(self, field: str) -> str:
         """Java's text."""
@@ -77,8 +77,8 @@ class Cursor:
     def rows(self, field: str, row: np.dtype[np.void]) -> Array:
         """Read rows of constant size after their int32 count, as a view of the bytes."""
         count = self.count(field, row.itemsize)
-        self.at += count * row.itemsize
-        return np.frombuffer(self.data, row, count, self.at - count * row.itemsize)
+        self.position += count * row.itemsize
+        return np.frombuffer(self.data, row, count, self.position - count * row.itemsize)
 
     def end(self) -> None:
         """Raise WireError if bytes are left."""
