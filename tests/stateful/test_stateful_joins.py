@@ -91,7 +91,7 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
     kept: list[tuple[str, str]] = []
     """Side and key of the rows that may still find partners, as of the last batch."""
 
-    def run(directory: str) -> Counter[tuple[str, bool]]:
+    def run(directory: str) -> Counter[tuple[str, bool, bool]]:
         def note(_: Any) -> None:
             kept[:] = [(row["side"], row["key"]["order"]) for row in pipeline.store("join").prefix()]
 
@@ -105,7 +105,7 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
                 "order",
                 "order string, paid timestamp",
                 within=timedelta(seconds=10),
-                how="left",
+                how="full",
                 column="ordered",
                 other_column="paid",
             )
@@ -114,27 +114,29 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
             .run(available_now=True)
         )
         rows = [json.loads(value or b"") for _, _, value in committed_records(topics, out)]
-        return Counter((row["order"], row["paid"] is not None) for row in rows)
+        return Counter((row["order"], row["ordered"] is not None, row["paid"] is not None) for row in rows)
 
-    def expected() -> Counter[tuple[str, bool]]:
-        """Pairs in time, and orders whose time is over: no row here is late."""
-        now = {part: max((t for k, t in sent[payments] if int(k[1:]) % 2 == part), default=0) for part in (0, 1)}
-        found: Counter[tuple[str, bool]] = Counter()
-        for order, ordered in sent[orders]:
-            partners = [t for key, t in sent[payments] if key == order and abs(t - ordered) <= 10]
-            found[(order, True)] += len(partners)
-            found[(order, False)] += not partners and ordered + 20 < now[int(order[1:]) % 2]
+    def expected() -> Counter[tuple[str, bool, bool]]:
+        """Pairs in time, and rows whose time is over: no row here is late."""
+        found: Counter[tuple[str, bool, bool]] = Counter()
+        for topic, other in ((orders, payments), (payments, orders)):
+            for key, at in sent[topic]:
+                partners = [t for order, t in sent[other] if order == key and abs(t - at) <= 10]
+                now = max((t for order, t in sent[other] if int(order[1:]) % 2 == int(key[1:]) % 2), default=0)
+                found[(key, True, True)] += len(partners) if topic == orders else 0
+                found[(key, topic == orders, topic != orders)] += not partners and at + 20 < now
         return +Counter({place: count for place, count in found.items() if place[0] != "o0"})
 
     send(orders, range(20), 1)
     send(payments, range(5, 10), 3)
     assert run("one") == expected()
     send(payments, range(8, 15), 11)
+    send(payments, range(30, 32), 11)
     assert run("one") == expected(), "rows of an earlier run are found"
     send(orders, range(20, 30), 60)
     send(payments, range(24, 30), 65)
     assert run("two") == expected(), "a new store is filled from the changelog"
-    assert expected()[("o1", False)] == 1
+    assert expected()[("o1", True, False)] == expected()[("o30", False, True)] == 1
     in_time = {("left", f"o{number}") for number in range(20, 30)} | {
         ("right", f"o{number}") for number in range(24, 30)
     }

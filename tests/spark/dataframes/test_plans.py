@@ -137,6 +137,15 @@ FRAMES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         ),
         "append",
     ),
+    "joined hours": (
+        lambda df: (
+            timed(df)
+            .groupBy(F.window("at", "1 hour"), "shop")
+            .count()
+            .join(timed(df).groupBy("shop", F.window("at", "1 hour")).agg(F.max("price")), ["window", "shop"], "left")
+        ),
+        "append",
+    ),
     "a table by its hint": (
         lambda df: with_table(df, F.broadcast(df.sparkSession.range(9).selectExpr("'a' as shop", "'x' as city"))),
         "update",

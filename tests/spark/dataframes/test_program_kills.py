@@ -18,20 +18,25 @@ from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.real.realparts.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ORDERS, SHAPES = test_stateful_queries.ORDERS, shapes.ORDERS
 PROGRAMS = {
-    "counted pairs": ORDERS,
-    "parts of hours": ORDERS,
-    "code of hours": ORDERS,
-    "JSON in JSON, explode, sliding windows → Kafka": SHAPES,
+    "roster": {
+        "counted pairs": ORDERS,
+        "parts of hours": ORDERS,
+        "JSON in JSON, explode, sliding windows → Kafka": SHAPES,
+    },
+    "apache": {"full joined": ORDERS, "code of hours": ORDERS},
 }
-"""Programs, and their records."""
+"""By the kind of broker programs, and their records."""
 ENDS: list[dict[str, Any]] = [
     *(test_stateful_queries.END | {"order": -1 - number} for number in range(4)),
     *(shapes.END for _ in range(4)),
@@ -40,12 +45,18 @@ ENDS: list[dict[str, Any]] = [
 
 @pytest.mark.gate
 def test_results_are_those_of_a_batch_though_one_of_two_applications_is_killed(
-    spark: SparkSession, topics: Topics, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
+    with Topics(cluster.bootstrap) as topics:
+        kill_one(spark, topics, PROGRAMS[cluster.kind], tmp_path)
+
+
+def kill_one(spark: SparkSession, topics: Topics, named: Mapping[str, Any], tmp_path: Path) -> None:
+    """Run programs in two applications, of which one is killed, and compare their results."""
     group = f"kills-{uuid.uuid4().hex[:8]}"
     sources = {id(rows): topics.create(2, name="orders") for rows in (ORDERS, SHAPES)}
-    outs = {name: topics.create(1, name="out") for name in PROGRAMS}
-    programs = [f"{sources[id(rows)]}:{name}:{outs[name]}" for name, rows in PROGRAMS.items()]
+    outs = {name: topics.create(1, name="out") for name in named}
+    programs = [f"{sources[id(rows)]}:{name}:{outs[name]}" for name, rows in named.items()]
     groups = [f"{group}-{out}" for out in outs.values()]
     producer = idempotent_producer(topics.bootstrap, {})
 
@@ -65,7 +76,7 @@ def test_results_are_those_of_a_batch_though_one_of_two_applications_is_killed(
         return sorted(value for value in values if ':"end"' not in value)
 
     def wanted(name: str) -> list[str]:
-        batch = spark.createDataFrame([(json.dumps(row),) for row in PROGRAMS[name]], "value string")
+        batch = spark.createDataFrame([(json.dumps(row),) for row in named[name]], "value string")
         return sorted(
             row.value for row in made(name, batch)[0].select(F.to_json(F.struct("*")).alias("value")).collect()
         )
@@ -87,11 +98,11 @@ def test_results_are_those_of_a_batch_though_one_of_two_applications_is_killed(
         first.hears("done")
         first.signal(signal.SIGKILL)
         fill(slice(90, None), ends=True)
-        expected = {name: wanted(name) for name in PROGRAMS}
+        expected = {name: wanted(name) for name in named}
         assert all(expected.values())
         until(
             lambda: all(len(results(name)) >= len(rows) for name, rows in expected.items()),
             START_SECONDS,
             "windows have their results",
         )
-        assert {name: results(name) for name in PROGRAMS} == expected
+        assert {name: results(name) for name in named} == expected

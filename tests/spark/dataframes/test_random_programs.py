@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -29,12 +32,14 @@ from tests.spark.dataframes.test_stateful_queries import last_of, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 BEGIN = datetime(2026, 3, 28, 20, tzinfo=UTC)
 """Shortly before Europe's clocks go forward."""
+END = ("end", 0, 1.0, None, False, BEGIN + timedelta(days=30))
+"""Closes the windows of the rows before; most steps let it pass."""
 ROW = st.tuples(
     st.none() | st.sampled_from(["a", "b", "B ", "", "ä"]),
     st.none() | st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31)]),
@@ -62,13 +67,15 @@ STEPS = st.lists(
             ("t", "to_timestamp(date_format(t, 'yyyy-MM-dd HH:mm'))"),
             ("k", "explode(array(k, 'x'))"),
             ("k", "nullif(concat_ws('-', k, b), '')"),
+            ("join", "left"),
+            ("join", "inner"),
         ]
     ),
     max_size=3,
     unique=True,
 )
 KEYS = st.lists(
-    st.sampled_from(["k", "n", "d", "m", "b", "to_date(t)", "hour(t)", "lower(k)", "n % 2", "t"]),
+    st.sampled_from(["k", "n", "d", "m", "b", "to_date(t)", "hour(t)", "lower(k)", "n % 2", "t", "trunc(t, 'month')"]),
     max_size=2,
     unique=True,
 )
@@ -102,22 +109,87 @@ AGGREGATES = st.lists(
 TRIED: Counter[str] = Counter()
 """Programs, and what ran where."""
 BEHIND = st.sampled_from(["true", "a0 is not null", "true"])
+HAVING = st.sampled_from(["true", "a0 is not null", "a0 is null", "length(cast(a0 as string)) > 1", "hash(a0) % 2 = 0"])
+PROGRAMS = st.fixed_dictionaries(
+    {
+        "steps": STEPS,
+        "others": st.none() | STEPS,
+        "keys": KEYS,
+        "window": WINDOWS,
+        "earlier": st.booleans(),
+        "aggregates": AGGREGATES | st.sampled_from([["distinct"], ["within"]]),
+        "behind": BEHIND,
+    }
+)
+"""Programs without a watermark, or one of which no row is late."""
+FINAL = st.fixed_dictionaries(
+    {
+        "steps": STEPS,
+        "keys": KEYS,
+        "window": WINDOWS.filter(bool),
+        "aggregates": AGGREGATES,
+        "behind": HAVING,
+        "delay": st.sampled_from(["0 seconds", "1 hour", "5 hours"]),
+    }
+)
+"""Programs of windows with one result each, some of whose rows are late."""
 
 
 def stepped(rows: DataFrame, steps: Any) -> DataFrame:
     for column, text in steps:
-        rows = rows.where(text) if column == "where" else rows.withColumn(column, F.expr(text))
+        if column == "join":
+            table = rows.sparkSession.range(3).selectExpr("array('a', 'b', 'ä')[cast(id as int)] tk", "int(id) tn")
+            rows = rows.join(table, F.col("k") == F.col("tk"), text).withColumn("n", F.expr("coalesce(tn, n)"))
+            rows = rows.drop("tk", "tn")
+        else:
+            rows = rows.where(text) if column == "where" else rows.withColumn(column, F.expr(text))
     return rows
 
 
-def program(rows: DataFrame, steps: Any, keys: list[str], window: Any, aggregates: list[str], behind: str) -> DataFrame:
-    rows = stepped(rows, steps)
+def program(
+    rows: DataFrame,
+    steps: Any,
+    keys: list[str],
+    window: Any,
+    aggregates: list[str],
+    behind: str,
+    others: Any = None,
+    earlier: bool = False,
+    delay: str = "",
+) -> DataFrame:
+    rows = stepped(rows, steps) if others is None else stepped(rows, steps).unionByName(stepped(rows, others))
+    if aggregates == ["within"]:
+        firsts = rows.where("t is not null").withWatermark("t", "2 days")
+        drop = firsts.dropDuplicatesWithinWatermark if rows.isStreaming else firsts.dropDuplicates
+        return drop(["k", "n"]).select("k", "n")
     if aggregates == ["distinct"]:
         return rows.dropDuplicates(["k", "n"]).select("k", "n") if keys else rows.select("k", "d", "m").distinct()
     grouping = [F.expr(key).alias(f"key{number}") for number, key in enumerate(keys)]
-    grouping += [] if window is None else [F.window("t", *window)]
+    if earlier:
+        rows = rows.withColumn("hours", F.window("t", "2 hours")).where("hour(hours.start) <> 1")
+        grouping.append(F.col("hours").alias("key9"))
+    if delay:
+        rows = rows.withWatermark("t", delay)
+    if window is not None:
+        grouping.append(F.window("t", *window) if rows.isStreaming or not delay else F.col("window"))
+        rows = (
+            rows if rows.isStreaming or not delay else on_time(rows.withColumn("window", F.window("t", *window)), delay)
+        )
     done = rows.groupBy(*grouping).agg(*(F.expr(each).alias(f"a{number}") for number, each in enumerate(aggregates)))
+    if window is not None:
+        done = done.withColumn("at", F.expr("date_format(window.end, 'HH:mm')"))
     return done.where(behind)
+
+
+def on_time(rows: DataFrame, delay: str) -> DataFrame:
+    """The rows of windows that are open when they come, and closed in the end."""
+    table, ends = rows.toArrow(), rows.select("t", "window.end").toArrow()
+    times, ends_of = (ends[name].cast("int64").to_pylist() for name in ("t", "end"))
+    grace = int(delay.split(maxsplit=1)[0]) * 3_600_000_000
+    latest = list(accumulate(times, max))
+    taken = [end + grace > now and end + grace <= latest[-1] for end, now in zip(ends_of, latest, strict=True)]
+    given: Any = table.filter(pa.array(taken, pa.bool_())) if any(taken) else []
+    return rows.sparkSession.createDataFrame(given, rows.schema)
 
 
 def run(made: Program, batches: list[DataFrame], folder: Path) -> DataFrame:
@@ -147,9 +219,9 @@ def rows_of(made: Program, batch: DataFrame) -> pa.Table:
     """The rows of the operator, by Spark or by Roster."""
     frames = made.declared.frames
     if frames is not None and frames.before:
-        (branch,) = frames.before
-        rows = branch.make(batch)
-        wanted, parts = arrow_schema(rows.schema), iter(rows.toArrow().to_batches())
+        of_branches = [branch.make(batch) for branch in frames.before]
+        wanted = arrow_schema(of_branches[0].schema)
+        parts = (part for rows in of_branches for part in rows.toArrow().to_batches())
     else:
         records = arrow_schema(batch.schema)
         function, columns = chained(made.declared.first.before, batch.schema)
@@ -162,12 +234,7 @@ def rows_of(made: Program, batch: DataFrame) -> pa.Table:
 
 @pytest.mark.gate
 @settings(max_examples=examples(30, "ROSTER_PROGRAMS"))
-@given(
-    rows=st.lists(ROW, max_size=25),
-    cut=st.integers(0, 25),
-    zone=ZONES,
-    parts=st.tuples(STEPS, KEYS, WINDOWS, AGGREGATES | st.just(["distinct"]), BEHIND),
-)
+@given(rows=st.lists(ROW, max_size=25), cut=st.integers(0, 25), zone=ZONES, parts=PROGRAMS | FINAL)
 def test_a_random_program_gives_the_batch_answer(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cut: int, zone: str, parts: Any
 ) -> None:
@@ -188,23 +255,26 @@ def _in_json(value: Any) -> Any:
 def compare(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cut: int, parts: Any
 ) -> None:
+    is_final = bool(parts.get("delay"))
+
     def of_records(records: DataFrame) -> DataFrame:
         """The columns of the rows, out of the values of records."""
         return records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("v")).select("v.*")
 
     names = [field.split()[0] for field in SCHEMA.replace("12,2", "").split(", ")]
-    values = [json.dumps(dict(zip(names, map(_in_json, row), strict=True))) for row in rows]
+    values = [json.dumps(dict(zip(names, map(_in_json, row), strict=True))) for row in [*rows, END]]
     kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
     records = [
         spark.createDataFrame([(None, value.encode(), "t", 0, 0, BEGIN, 0) for value in some], kafka)
-        for some in (values[:cut], values[cut:])
+        for some in (values[:-1][:cut], values[:-1][cut:], *([values[-1:]] if is_final else []))
     ]
+    everything = of_records(functools.reduce(DataFrame.union, records))
     options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
-    stream = program(of_records(read_stream(spark).options(**options).load()), *parts)
-    mode = "append" if parts[3] == ["distinct"] else "update"
+    stream = program(of_records(read_stream(spark).options(**options).load()), **parts)
+    mode = "append" if is_final or parts["aggregates"][0] in ("distinct", "within") else "update"
     by_spark = program_of(Plan.of(stream), mode, headers=False, by_spark=True)
     made = program_of(Plan.of(stream), mode, headers=False, takes_results=True)
-    batch = program(of_records(records[0].union(records[1])), *parts)
+    batch = program(everything, **parts)
     paths = {tuple(by_spark.steps): by_spark, tuple(made.steps): made}
     front, back = (step.split(":")[0] for step in (made.steps[0], made.steps[-1]))
     TRIED.update(["programs", f"{front} in front", f"{back} behind"])
@@ -216,7 +286,11 @@ def compare(
         keys = [name for name in found.columns if name.startswith("key") or name == "window"]
         if mode == "update":
             told = last_of(told, keys)
-            if not told and not keys and stepped(of_records(records[0].union(records[1])), parts[0]).isEmpty():
+            if (
+                not told
+                and not keys
+                and wanted == [plain(row) for row in program(everything.limit(0), **parts).collect()]
+            ):
                 wanted = []  # of no rows Spark has a row of zeros
         assert sorted(map(repr, told)) == sorted(map(repr, wanted)), path.steps
 

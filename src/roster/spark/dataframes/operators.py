@@ -80,6 +80,8 @@ _OWN = (START, END, "session")
 """Columns that windows make."""
 _DELAY = "spark.watermarkDelayMs"
 """Mark in the metadata of columns of event time."""
+UNION_OF_TOTALS = "Union of totals"
+"""Kind of a union that only totals come to; others keep no state."""
 _CODE = ("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState")
 _AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 _AS_TEXT = ("float", "double", "decimal")
@@ -285,7 +287,16 @@ def _tables(below: Node, plan: Plan) -> Iterator[str | PipelineError]:
 def _maker_of(node: Node, makers: Makers) -> Maker | None:
     """Return what makes an operator of a node, None if it keeps no state: a join with a table is none."""
     is_table_join = node.kind == "Join" and not all(child.is_streaming for child in node.children)
-    return None if is_table_join else makers.get(node.kind)
+    is_of_totals = node.kind == "Union" and all(map(aggregate_below, node.children))
+    return None if is_table_join else makers.get(UNION_OF_TOTALS if is_of_totals else node.kind)
+
+
+def aggregate_below(node: Node) -> list[Node]:
+    """Return an aggregate and what is above it up to this node, [] if that is more than columns and conditions."""
+    chain = [node]
+    while chain[0].kind in ("Project", "Filter", "SubqueryAlias"):
+        chain.insert(0, chain[0].children[0])
+    return chain if chain[0].kind == "Aggregate" and chain[0].is_streaming else []
 
 
 def _in_front_of(node: Node, children: Sequence[Node], makers: Makers) -> Iterator[PipelineError]:

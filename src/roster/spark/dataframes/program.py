@@ -189,7 +189,7 @@ def _computed_rows(kept: Sequence[Kept], records: StructType) -> Computes:
     if others:
         raise LeftToSparkError("several operators with state")
     if operator.sides:
-        raise LeftToSparkError("the join of two streams")
+        raise LeftToSparkError("rows of several streams")
     if operator.rows.text:
         raise LeftToSparkError(f"the key {next(iter(operator.rows.text))}, which is a fraction")
     return rows_of(operator.below, operator.rows.columns, records)
