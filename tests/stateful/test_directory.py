@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.jobs.task_errors import task_error
+from roster.spark.jobs.spark_jobs import task_error
 from roster.state.store import StoreFullError, disk_error
 from roster.stateful.tasks.host_stores import check_state_dir
 

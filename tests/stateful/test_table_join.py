@@ -20,7 +20,7 @@ from roster.pipeline.options import Options
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.state_options import State
 from roster.pipeline.tasks.reader import ReaderConfig
-from roster.spark.joined_batches import TableJoins, Tables
+from roster.spark.joined_batches import TableJoins
 from roster.spark.operations import Operations
 from roster.spark.stateful_operators import TableJoin
 from roster.spark.steps import Filtered, Mapped, chained
@@ -145,11 +145,16 @@ def test_rows_with_the_same_large_value_are_joined_piece_by_piece(how: str, monk
 @pytest.mark.usefixtures("missing_at_once")
 def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_path: Path) -> None:
     source, table = topics.create(2), topics.create(3)
+
+    def joined(table: str) -> Rows:
+        lookup, _ = TableJoin(table, "key", ENTRY, "left").resolved(RECORDS)
+        return Rows(table, lookup, None, lookup.columns)
+
     options = Options(None, topics.bootstrap, "g", (source,), state=State(dir=str(tmp_path)))
     with pytest.raises(PipelineError, match=rf"join_table: .* equally many partitions.*{source} 2, {table} 3"):
-        Tables.open(options, table, (source,))
+        TableJoins.open(options, [joined(table)], (source,))
     with pytest.raises(PipelineError, match="join_table: there is no topic 'nowhere-at-all'"):
-        Tables.open(options, "nowhere-at-all", (source,))
+        TableJoins.open(options, [joined("nowhere-at-all")], (source,))
 
 
 @pytest.mark.parametrize(

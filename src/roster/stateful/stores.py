@@ -131,7 +131,7 @@ class Stores(BetweenBatches):
         self.options, self.plans, self.changelogs, self.until = options, plans, changelogs, until
         self.refusal = next((changelog.refusal for changelog in changelogs if changelog.refusal is not None), None)
         self._output = output
-        self.admin = _admin(options)  # connects with the first batch
+        self.admin = admin_of(options)  # connects with the first batch
         self._check: DefinitionCheck | None = None
         places = {t.topic: table_place(options.state.dir, options.group, t.topic, t.topic_id) for t in tables}
         kinds = self._kinds()
@@ -178,7 +178,7 @@ class Stores(BetweenBatches):
         """
         group, plans = options.group, labelled(plans)
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
-        with _admin(options) as admin:
+        with admin_of(options) as admin:
             check_whole(admin, group)
             for plan in plans:
                 if plan.nodes:
@@ -331,7 +331,8 @@ class Stores(BetweenBatches):
         self.admin.close()
 
 
-def _admin(options: Options) -> Admin:
+def admin_of(options: Options) -> Admin:
+    """Return a client of the cluster that a pipeline reads from; it connects when it is first used."""
     timeout_ms = options.settings.request_timeout_ms
     return Admin(options.bootstrap, request_timeout_ms=timeout_ms, security=options.security)
 

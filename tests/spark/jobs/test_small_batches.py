@@ -30,8 +30,7 @@ from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
 from roster.spark.jobs import runner, small_batches, worker_main, workers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
-from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.task_errors import full_name
+from roster.spark.jobs.spark_jobs import SparkJobs, full_name
 from roster.spark.jobs.workers import LocalWorkers, WorkerError
 from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned

@@ -30,9 +30,8 @@ from roster.spark import State
 from roster.spark.http_server import pages, serving
 from roster.spark.queries import view
 from roster.spark.queries.client import StateClient
-from roster.spark.queries.local_state import LocalState
 from roster.spark.queries.pages import Served, answer
-from roster.spark.queries.store_reads import ReadsHere
+from roster.spark.queries.store_reads import LocalState, ReadsHere
 from roster.spark.queries.view import StateUnavailableError, StateView, view_of
 from roster.state import Position
 from roster.state.aggregate import Aggregation

@@ -15,8 +15,8 @@ from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
 from roster.spark.queries import view as view_module
 from roster.spark.queries.client import decoded, encoded
-from roster.spark.queries.local_state import Found
 from roster.spark.queries.pages import answer
+from roster.spark.queries.store_reads import Found
 from roster.spark.queries.view import StateUnavailableError
 from roster.state.definition import json_text
 from roster.state.entries import Read

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from roster.client import ClientError, ClosedError
 from roster.pipeline.batch import Progress
@@ -44,36 +44,6 @@ _OLD_LOOK = 1.0  # seconds between two looks at members of an earlier release
 WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
 PAUSED = "paused"
 OLD_THERE = "waiting for the earlier release"
-
-
-class Probe(Protocol):
-    """A job of one small task, which ends when it has had a task slot."""
-
-    @property
-    def running(self) -> bool:
-        """True while an executor runs its task."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for its end; return False if it has not ended."""
-
-    def check(self) -> None:
-        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
-
-    def cancel(self) -> None:
-        """Cancel it."""
-
-
-class SlotRunner(Runner, Protocol):
-    """A runner that can probe for a task slot, and warm up."""
-
-    def ask_for_slot(self) -> Probe:
-        """Start a probe."""
-
-    def warm_up(self, sink: BatchSink, *, is_small: bool = False) -> bool:
-        """Run the plan on no rows. Raises as `run` does.
-
-        `is_small`: as a small batch only; return False if such a batch needs Spark, too.
-        """
 
 
 def until_reached(
@@ -105,7 +75,7 @@ class Run:
     def __init__(
         self,
         options: Options,
-        runner: SlotRunner,
+        runner: Runner,
         sink: BatchSink,
         membership: Callable[[Options], Membership],
         reporter: Reporter,

@@ -103,6 +103,23 @@ Refused: TypeAlias = Sequence[Mapping[int, Mapping[int, str]]]
 """`rows` of each RefusedRowsError of a batch, in their order; each numbers the rows that the ones before have left."""
 
 
+class Probe(Protocol):
+    """A job of one small task, which ends when it has had a task slot."""
+
+    @property
+    def running(self) -> bool:
+        """True while an executor runs its task."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for its end; return False if it has not ended."""
+
+    def check(self) -> None:
+        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
+
+    def cancel(self) -> None:
+        """Cancel it."""
+
+
 class Runner(Protocol):
     """Runs batches, one at a time."""
 
@@ -126,6 +143,15 @@ class Runner(Protocol):
         """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's.
 
         refused: what the sink would not commit; these rows' records become dead letters.
+        """
+
+    def ask_for_slot(self) -> Probe:
+        """Start a probe."""
+
+    def warm_up(self, sink: BatchSink, *, is_small: bool = False) -> bool:
+        """Run the plan on no rows. Raises as `run` does.
+
+        `is_small`: as a small batch only; return False if such a batch needs Spark, too.
         """
 
     def find_stores(self) -> None:

@@ -29,9 +29,8 @@ from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
 from roster.spark.jobs.driver_rows import DriverRows
 from roster.spark.jobs.small_batches import SmallBatches
-from roster.spark.jobs.spark_jobs import SlotProbe, SparkJobs, check_worker, worker_report
+from roster.spark.jobs.spark_jobs import SlotProbe, SparkJobs, check_worker, task_error, worker_report
 from roster.spark.jobs.streaming_only import WAY_OUT, notes
-from roster.spark.jobs.task_errors import task_error
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Split
 from roster.pipeline.driver.batch_size import GROWTH, BatchCost
 from roster.pipeline.tasks.writer import conformed
-from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.jobs.task_errors import task_error
+from roster.spark.jobs.spark_jobs import SparkJobs, task_error
 from roster.spark.jobs.workers import LocalWorkers, WorkerError
 
 log = logging.getLogger(__name__)

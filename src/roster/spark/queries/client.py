@@ -11,7 +11,7 @@ from roster._json import JsonObject, loads
 from roster.http.access import OPEN, Access
 from roster.model import Address
 from roster.model.tasks import TaskId
-from roster.spark.queries.local_state import Found
+from roster.spark.queries.store_reads import Found
 from roster.state.entries import Read, Span
 from roster.state.store import StateError
 

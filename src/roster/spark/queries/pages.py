@@ -29,8 +29,7 @@ from roster.pipeline.errors import PipelineError
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.queries.client import StateClient, encoded
-from roster.spark.queries.local_state import LocalState
-from roster.spark.queries.store_reads import Reads, ReadsHere, ReadsOnExecutors
+from roster.spark.queries.store_reads import LocalState, Reads, ReadsHere, ReadsOnExecutors
 from roster.spark.queries.view import StateUnavailableError, StateView
 from roster.state.definition import json_text
 from roster.state.entries import Span, kinds_of

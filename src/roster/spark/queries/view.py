@@ -15,7 +15,7 @@ from roster._json import JsonObject
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
-from roster.spark.queries.local_state import Found, LocalState
+from roster.spark.queries.store_reads import Found, LocalState
 from roster.state.definition import Definition
 from roster.state.entries import QueryError, Row, Span, behind, parsed
 from roster.state.keys import encode_keys
