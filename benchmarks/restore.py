@@ -33,7 +33,7 @@ from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import Settings
 from roster.records.native import kernel
 from roster.records.produce import KafkaWriter
-from roster.state import checksums
+from roster.state import byte_slices
 from roster.state.cleaning import store_bytes
 from roster.state.file_store import TaskStore
 from roster.state.hash_store import HashStore
@@ -83,7 +83,7 @@ def watched() -> list[int]:
 def restore(bootstrap: str, folder: str, records: int, expected: int, *, is_ordered: bool) -> None:
     """Restore once, in this process."""
     addresses = parse_addresses(bootstrap)
-    checksums.use(kernel())
+    byte_slices.use(kernel())
 
     def fetch(_: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return read_ranges(addresses, "bench", [(*LOG, start, end)], Settings(is_committed=True))

@@ -33,7 +33,7 @@ from roster.model.topology import Subtopology
 from roster.pipeline.tasks.json_values import JsonReader
 from roster.pipeline.tasks.result_records import as_records
 from roster.records.native import WRITE, kernel
-from roster.state import Position, checksums
+from roster.state import Position, byte_slices
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.deduplicate import Deduplication
@@ -224,7 +224,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", action="append", choices=OPERATORS, help="an operator; several; default: all")
     given = parser.parse_args(words)
-    checksums.use(kernel())
+    byte_slices.use(kernel())
     print(f"{'operator: keys':30}{''.join(f'{stage:>11}' for stage in STAGES)}{'all':>11}")
     for name in given.only or OPERATORS:
         measured(name, given.records, given.many if name == "aggregate, many" else given.keys, given.rounds, given.zipf)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.records.native import kernel
-from roster.state import checksums
+from roster.state import byte_slices, checksums
 from roster.state.byte_slices import sorted_places
 from tests.examples_tried import examples
 
@@ -22,9 +22,9 @@ KEYS = st.lists(st.binary(max_size=12) | st.binary(max_size=3).map(lambda end: b
 @pytest.fixture(params=["compiled", "plain"], scope="module", autouse=True)
 def loops(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both ways, as a task and as a command compute them."""
-    checksums.use(kernel() if request.param == "compiled" else None)
+    byte_slices.use(kernel() if request.param == "compiled" else None)
     yield
-    checksums.use(None)
+    byte_slices.use(None)
 
 
 def entries(count: int) -> tuple[list[bytes], list[bytes]]:

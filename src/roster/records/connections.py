@@ -38,6 +38,7 @@ _PATIENCE = 30.0
 """Seconds to wait for a connection, and for a response in addition to the time that the request gives the broker."""
 _MOST_FRAME = 1 << 30
 _RECEIVE = 1 << 20
+_NOTHING = memoryview(b"")
 _TLS_ALERT = b"\x15\x03"
 _LAST_BY_NAME = {ApiKey.FETCH: 12, ApiKey.PRODUCE: 12}
 """Highest versions used: later ones name topics by id."""
@@ -94,7 +95,7 @@ class _Connection:
     deadline: float = 0.0
     awaiting: tuple[Message, int, int] | None = None
     number: int = 0
-    outgoing: bytes = b""
+    outgoing: memoryview = _NOTHING
     size: int = -1
     received: int = 0
     incoming: list[bytes] = field(default_factory=list)
@@ -106,7 +107,8 @@ class _Connection:
     def ask(self, message: Message, version: int) -> None:
         self.number = (self.number + 1) & 0x7FFFFFFF
         self.awaiting = (message, version, self.number)
-        self.outgoing += encode_request(message, version, self.number, self.client_id)
+        frame = encode_request(message, version, self.number, self.client_id)
+        self.outgoing = memoryview(bytes(self.outgoing) + frame if self.outgoing else frame)
 
     def events(self) -> int:
         wants_to_write = bool(self.outgoing) or not self.is_connected

@@ -51,11 +51,12 @@ class Loops(NamedTuple):
         return hash(self.module)
 
 
-_READS = ("checksum_kernel", "decode_kernel", "decode_layout")
+_READS = ("checksum_kernel", "decode_kernel", "decode_layout", "text_kernel")
 _WRITES = (*_READS, "encode_kernel", "encode_layout", "murmur2", "partition_kernel")
 
 READ = Loops("decode_kernel", _READS, decode_layout.SIGNATURES)
-"""`scan` and `fill`: from record batches to columns; `seal` and `unsound`: checksums of entries of state."""
+"""`scan` and `fill`: from record batches to columns; `seal` and `unsound`: checksums of entries of state; `join`:
+texts."""
 WRITE = Loops("encode_kernel", _WRITES, encode_layout.SIGNATURES)
 """`place` and `encode`: from columns to records."""
 OFFSETS = Loops("offsets_kernel", (*_READS, "offsets_kernel", "offsets_layout"), offsets_layout.SIGNATURES)
@@ -78,6 +79,7 @@ class NativeKernel:
 
     seal: Callable[..., int]
     unsound: Callable[..., int]
+    join: Callable[..., int]
     scan: Callable[..., int]
     fill: Callable[..., int]
     place: Callable[..., int]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster._errors import RosterError
 from roster.model import Address
@@ -123,7 +124,7 @@ class KafkaOutput:
             {} if writer.identity else session.sequences,
         )
         self._encoders: dict[str, Encoder] = {}
-        self._held: list[pa.RecordBatch] = []
+        self._held: dict[str, list[pa.RecordBatch]] = {}
         self._held_bytes = self._rows = 0
         self._progress, self._last, self._left = 0, now, now
         self._problem = ""
@@ -133,11 +134,12 @@ class KafkaOutput:
         if self._writer.encoding is not None:
             rows = self._writer.encoding(rows)
         rows = _plain(rows)
-        if self._held and self._held[-1].schema.names != rows.schema.names:
-            self.flush()
         self._rows += rows.num_rows
-        self._held.append(rows)
-        self._held_bytes += rows.nbytes
+        for topic, part in self._by_topic(rows):
+            if topic in self._held and self._held[topic][-1].schema.names != part.schema.names:
+                self.flush()
+            self._held.setdefault(topic, []).append(part)
+            self._held_bytes += part.nbytes
         if self._held_bytes >= self._writer.memory_bytes // 8:
             self.flush()
 
@@ -187,23 +189,26 @@ class KafkaOutput:
         """Encode the buffered rows; they are sent as soon as their partition is free, without waiting for responses."""
         if not self._held:
             return
-        batches, self._held, self._held_bytes = self._held, [], 0
-        table = pa.Table.from_batches(batches).combine_chunks()
-        for rows in table.to_batches():
-            for topic, part in self._by_topic(rows):
-                self._send(topic, part)
+        held, self._held, self._held_bytes = self._held, {}, 0
+        for topic, batches in held.items():
+            for rows in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                self._send(topic, rows)
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self._writer.topic is not None:
             yield self._writer.topic, rows
             return
-        codes = rows.column("topic").cast(pa.string()).dictionary_encode()
-        if codes.null_count:
+        topics = rows.column("topic").cast(pa.string())
+        rows = rows.select([name for name in rows.schema.names if name != "topic"])
+        if topics.null_count:
             raise WriteError("a row has no topic: its column `topic` is null")
+        if rows.num_rows and pc.all(pc.equal(topics, topics[0])).as_py():
+            yield topics[0].as_py(), rows
+            return
+        codes = topics.dictionary_encode()
         indices = codes.indices.to_numpy()
         for number, topic in enumerate(codes.dictionary.to_pylist()):
-            rows_of_topic = np.flatnonzero(indices == number)
-            yield topic, rows if len(rows_of_topic) == rows.num_rows else rows.take(pa.array(rows_of_topic))
+            yield topic, rows.take(pa.array(np.flatnonzero(indices == number)))
 
     def _send(self, topic: str, rows: pa.RecordBatch) -> None:
         encoder = self._encoders.get(topic) or self._encoder(topic)

@@ -37,7 +37,7 @@ class TlsSocket:
             raise BlockingIOError from None
         self.is_ready = True
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: memoryview) -> int:
         """Send some of the bytes; return how many."""
         try:
             return self._sock.send(data)

@@ -42,7 +42,7 @@ from roster.sinks.tasks.shuffle import ExchangeWriter, Written
 log = logging.getLogger("roster.pipeline")
 
 TRANSACTION_TIMEOUT_MS = 60_000
-_MOST_DRIVER_BYTES = 16 << 20
+_MOST_DRIVER_BYTES = 64 << 20
 _FIRST_BYTES_PER_OFFSET = 1000
 _LONGEST_BEGUN = 5.0
 """Seconds that a transaction may have been open before its records are made: far less than its timeout."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,30 @@ Structs: TypeAlias = npt.NDArray[np.void]
 _LARGE = pa.large_binary()
 FEW = 64
 """Values for which columns do not pay."""
+_AT_ONCE = 1 << 12
+"""Rows that are joined together, piece by piece: what they have written stays in the processor's cache."""
+
+
+class Loops(Protocol):
+    """The loops of `roster.wire.columns.checksum_kernel` and `text_kernel`, compiled or as plain Python."""
+
+    seal: Callable[..., int]
+    unsound: Callable[..., int]
+    join: Callable[..., int]
+
+
+_loops: Loops | None = None
+
+
+def use(loops: Loops | None) -> None:
+    """Use these loops in this process from now on; None: Python and Arrow."""
+    global _loops  # noqa: PLW0603 - of the process, like the code itself
+    _loops = loops
+
+
+def loops_for(rows: int) -> Loops | None:
+    """Return the loops of this process; None if it has none, or there are so few rows that they do not pay."""
+    return None if rows <= FEW else _loops
 
 
 def spread(starts: Numbers, lengths: Numbers) -> Numbers:
@@ -52,6 +76,31 @@ def large_binary(values: Column | Iterable[bytes | None]) -> pa.Array:
     if values.type != _LARGE:  # a cast to the same type costs as much as another one
         values = values.cast(_LARGE)
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def joined(kind: pa.DataType, *pieces: bytes | Column) -> Column:
+    """Return constants and columns, one behind the other, as texts or bytes; null where a column is.
+
+    kind: string or binary, as the columns are. The first piece is constant, and so is each one behind a column.
+    """
+    columns = [piece for piece in pieces if not isinstance(piece, bytes)]
+    rows = len(columns[0])
+    loops = None if any(column.null_count for column in columns) else loops_for(rows)
+    parts = [] if loops is None else [as_bytes(column) for column in columns]
+    lengths = sum((np.diff(ends) for _, ends in parts), np.full(rows, sum(map(len, pieces[::2]))))
+    if loops is None or lengths.sum() > _MOST:
+        plain = [piece.decode() if isinstance(piece, bytes) and kind == pa.string() else piece for piece in pieces]
+        return pc.binary_join_element_wise(*plain, "" if kind == pa.string() else b"")
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    places, out = ends[:-1].copy(), np.empty(ends[-1], np.uint8)
+    parts += [(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int64))] * (len(pieces) % 2)
+    constants = [(np.frombuffer(constant, np.uint8), len(constant)) for constant in pieces[::2]]
+    for begin in range(0, rows, _AT_ONCE):
+        count = min(_AT_ONCE, rows - begin)
+        for constant, (data, values) in zip(constants, parts, strict=True):
+            loops.join(count, *constant, values[begin:], data, places[begin:], out)
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out)]
+    return pa.Array.from_buffers(kind, rows, buffers, 0)
 
 
 def rows_as_values(rows: Structs, texts: Iterable[Column] = ()) -> pa.Array:
@@ -138,6 +187,7 @@ def last_places(column: Column) -> tuple[Numbers, Column]:
     return places[is_last], ordered.filter(pa.array(is_last))
 
 
-_WORD = 8
+_WORD, _MOST = 8, (1 << 31) - 1
+"""Bytes that are compared at once; most of a column of text."""
 _MASKS = np.array([(1 << 64) - (1 << 8 * (_WORD - length)) for length in range(_WORD + 1)], np.uint64)
 """Bits of the first bytes of a word, by their number."""

@@ -9,40 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from operator import add
-from typing import Protocol
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from roster.state.byte_slices import FEW, Numbers, as_bytes, cut
+from roster.state.byte_slices import Numbers, as_bytes, cut, loops_for
 
 _crc, _pack = google_crc32c.value, struct.Struct("<I").pack
 SIZE = 4
 """Bytes of a checksum."""
 _RESIDUE = 0x48674BC7
 """The CRC-32C of any bytes that end with their own."""
-
-
-class Loops(Protocol):
-    """The loops of `roster.wire.columns.checksum_kernel`, compiled or as plain Python."""
-
-    def seal(self, *arguments: object) -> int:
-        """Write values with their checksums."""
-        ...
-
-    def unsound(self, *arguments: object) -> int:
-        """Count values that do not have theirs."""
-        ...
-
-
-_loops: Loops | None = None
-
-
-def use(loops: Loops | None) -> None:
-    """Use these loops in this process from now on; None: Python for each entry."""
-    global _loops  # noqa: PLW0603 - of the process, like the code itself
-    _loops = loops
 
 
 def seal(key: bytes, value: bytes) -> bytes:
@@ -52,23 +30,23 @@ def seal(key: bytes, value: bytes) -> bytes:
 
 def sealed(keys: pa.Array, values: pa.Array, places: Numbers) -> list[bytes]:
     """Return the values at these places with their checksums; `keys` are theirs, both columns large binary."""
-    if _loops is None or len(keys) <= FEW:
+    if (loops := loops_for(len(keys))) is None:
         return list(map(seal, keys.to_pylist(), values.take(pa.array(places)).to_pylist()))
     (key_bytes, key_ends), (data, ends) = as_bytes(keys), as_bytes(values)
     offsets = np.concatenate([[0], np.cumsum(ends[places + 1] - ends[places] + SIZE)])
     out = np.empty(offsets[-1], np.uint8)
-    _loops.seal(len(keys), key_ends, key_bytes, ends, data, places, out)
+    loops.seal(len(keys), key_ends, key_bytes, ends, data, places, out)
     result: list[bytes] = cut(out, offsets).to_pylist()
     return result
 
 
 def are_sound(keys: Sequence[bytes] | pa.Array, data: Sequence[bytes] | pa.Array) -> bool:
     """Return True if each is a value of its key with its checksum."""
-    if _loops is None or len(keys) <= FEW:
+    if (loops := loops_for(len(keys))) is None:
         lists = (column.to_pylist() if isinstance(column, pa.Array) else column for column in (keys, data))
         return set(map(_crc, map(add, *lists))) <= {_RESIDUE}
     arrays = (
         column if isinstance(column, pa.Array) else pa.array(column, pa.large_binary()) for column in (keys, data)
     )
     (key_bytes, key_ends), (values, ends) = map(as_bytes, arrays)
-    return _loops.unsound(len(keys), key_ends, key_bytes, ends, values, _RESIDUE) == 0
+    return loops.unsound(len(keys), key_ends, key_bytes, ends, values, _RESIDUE) == 0

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.arrays import Array
-from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered, raw
+from roster.state.byte_slices import Bytes, Column, Numbers, as_bytes, gathered, joined, raw
 from roster.state.store import StateError
 
 _NULL, _PRESENT = b"\x00", b"\x01"
@@ -29,9 +29,19 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     """Return the key of each row as bytes. Raises StateError for a column of a type that cannot be a key."""
     if not columns:
         raise StateError("keys: name at least one column")
-    parts = [_encoded(table, name) for name in columns]
-    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
-    return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
+    pieces: list[bytes | Column] = []
+    constant = b""
+    for name in columns:
+        value, end, is_null = _encoded(table, name)
+        if is_null is None:
+            pieces += [constant + _PRESENT, value]
+            constant = end
+        else:
+            whole = pc.binary_join_element_wise(_PRESENT, value, end, b"")
+            pieces += [constant, pc.if_else(is_null, pa.scalar(_NULL, pa.binary()), whole)]
+            constant = b""
+    keys = joined(pa.binary(), *pieces, constant)
+    return keys if isinstance(keys, pa.ChunkedArray) else pa.chunked_array([keys])
 
 
 def ordered(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -144,24 +154,22 @@ def _value_at(key: bytes, start: int, kind: pa.DataType) -> tuple[object, int]:
     return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
 
 
-def _encoded(table: pa.Table, name: str) -> pa.Array:
+def _encoded(table: pa.Table, name: str) -> tuple[pa.Array, bytes, pa.Array | None]:
+    """Return a column's values as bytes, what ends each, and which are null, None if none is."""
     if name not in table.column_names:
         raise StateError(f"keys: there is no column {name!r} among {', '.join(table.column_names)}")
     column = table[name].combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    kind = column.type
+    kind, is_null = column.type, column.is_null() if column.null_count else None
     if is_text(kind):
         text = column.cast(pa.binary())
         if not as_bytes(text)[0].all():
             text = pc.replace_substring(text, b"\x00", b"\x00\xff")
-        parts = [_PRESENT, text, b"\x00\x00"]
-    elif pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
-        parts = [_PRESENT, _big_endian(column)]
-    else:
-        raise StateError(f"keys: column {name!r} is {kind}; a key is of integers, text, bytes, booleans, times")
-    value = pc.binary_join_element_wise(*parts, b"")
-    return pc.if_else(column.is_null(), pa.scalar(_NULL, pa.binary()), value) if column.null_count else value
+        return text, b"\x00\x00", is_null
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        return _big_endian(column), b"", is_null
+    raise StateError(f"keys: column {name!r} is {kind}; a key is of integers, text, bytes, booleans, times")
 
 
 def key_end(data: bytes, position: int, kinds: Sequence[pa.DataType]) -> int:

@@ -130,12 +130,12 @@ def test_several_workers_have_larger_batches_as_soon_as_they_are_ready() -> None
     assert batches.takes(FEW)
     assert not batches.takes(FEW, are_rows=True), "many rows would go through the driver"
     assert not batches.takes([()]), "more cores do it sooner"
-    for limit in (20, 40, 80, 100, 100):
+    for limit in (20, 40, 80, 160, 320, 500, 500):
         assert batches.most_offsets == limit
         batches.begin(batch(limit), FEW)
         assert batches.takes(FEW)
         assert batches.results(None) == [1]
-    assert batches.begin(batch(101), FEW) == FEW
+    assert batches.begin(batch(501), FEW) == FEW
     assert not batches.takes(FEW)
     batches.limits.fits = 30
     assert batches.most_offsets == 30, "more results than go through the driver"
@@ -165,6 +165,16 @@ def test_what_the_worker_cannot_do_is_left_to_spark_for_a_while() -> None:
     batches.begin(batch(1), FEW)
     assert batches.results(None) == [1]
     assert worker.calls == 2
+
+
+def test_several_workers_that_could_not_do_a_batch_get_no_others_as_large() -> None:
+    batches, worker = made()
+    worker.ready, worker.problem = 2, WorkerError("Traceback\nMemoryError: the rows of one task have more\n")
+    for offsets, limit in ((480, 240), (200, 100), (90, 100)):
+        batches.begin(batch(offsets), FEW)
+        assert batches.results(None) is None
+        assert batches.limits.largest == limit
+        batches._left_to_spark = 0
 
 
 @pytest.mark.parametrize(("master", "is_final"), [("local[2]", True), ("local[2,3]", False)])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.byte_slices import Column, as_bytes
+from roster.state.byte_slices import Column, as_bytes, joined
 
 
 def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Column, Column]:
@@ -149,8 +149,8 @@ def _escaped(text: Column) -> Column:
 
 def _joined(begin: str, columns: Collection[_Cells], end: str, names: Sequence[str] = ()) -> Column:
     """Join cells with commas, each after its name; in one step, as each makes all texts anew."""
-    pieces, before = [], begin
+    pieces, before = list[bytes | Column](), begin
     for name, (text, quote) in zip(names or [""] * len(columns), columns, strict=True):
-        pieces += [f"{before}{name}{quote}", text]
+        pieces += [f"{before}{name}{quote}".encode(), text]
         before = f"{quote},"
-    return pc.binary_join_element_wise(*pieces, f"{before[:-1]}{end}", "")
+    return joined(pa.string(), *pieces, f"{before[:-1]}{end}".encode())

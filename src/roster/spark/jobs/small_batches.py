@@ -1,6 +1,6 @@
 """Batches of a local session that workers which stay do, as starting a Spark job costs more than their few records.
 
-A small one is one task, one of up to ten times as many offsets a task for each core.
+A small one is one task, one of up to fifty times as many offsets a task for each core.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LONG = 2.0
 """Seconds of a batch's records after which larger ones are Spark's, which has more than one core."""
 _MANY = 10
 """Batches in a row as large as workers take after which Spark should do larger ones."""
-_TOGETHER = 10
-"""Several workers have at most so many times the offsets of a small batch."""
+_TOGETHER, _LEAST_TOGETHER = 50, 10
+"""Several workers have at most so many times the offsets of a small batch; the least of that, if it was too much."""
 
 Tasks: TypeAlias = Sequence[Sequence[Split]]
 
@@ -93,16 +93,21 @@ class WorkerLimits:
         """Batches in a row as large as they take."""
         self.fits: int | None = None
 
+    def failed(self, offsets: int) -> None:
+        """Record a batch that workers could not do, perhaps for want of memory: several never get as many again."""
+        if self.is_large(offsets):
+            self._most_together = max(min(offsets // 2, self._most_together), _LEAST_TOGETHER * self._most)
+
     @property
     def largest(self) -> int:
         """The most offsets of a batch that workers do at all."""
-        return max(self._alone.offsets, self._together.offsets)
+        return max(self._alone.offsets, min(self._together.offsets, self._most_together))
 
     def next(self, *, are_several: bool) -> int:
         """Return the most offsets that the next batch should have. are_several: several workers are ready."""
         most = self._alone.offsets
         if are_several and self._most_together:
-            most = max(most, min(self._together.offsets, self._tried_together))
+            most = max(most, min(self._together.offsets, self._tried_together, self._most_together))
         return most if self.fits is None else min(most, self.fits)
 
     def is_large(self, offsets: int) -> bool:
@@ -230,6 +235,7 @@ class SmallBatches:
             own = task_error(error) if self._is_final else None
             if own is not None:
                 raise own from None
+            self.limits.failed(self._offsets)
             self._leave(error)
             return None
         self.limits.done(self._offsets, time.monotonic() - began)

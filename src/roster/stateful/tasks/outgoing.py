@@ -199,7 +199,7 @@ class Outgoing:
         """Return the records of the changelog."""
         topic, partition = target.changelog
         keys, values = update.changes["key"], update.changes["value"]
-        return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
+        return _addressed(keys, values, pa.repeat(pa.scalar(partition, pa.int32()), len(keys)), topic=topic)
 
     @staticmethod
     def late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
@@ -234,7 +234,7 @@ def _addressed(
     """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
     rows = len(keys)
     columns = [
-        pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
+        pa.repeat(pa.scalar(topic, pa.string()), rows),
         pa.nulls(rows, pa.int32()) if partitions is None else partitions,
         keys.cast(pa.binary()),
         values.cast(pa.binary()),

@@ -35,7 +35,7 @@ from roster.pipeline.tasks.reader import (
 from roster.pipeline.tasks.writer import conformed
 from roster.records.native import HASH, Compiled, kernel
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
-from roster.state import checksums, hash_snapshot
+from roster.state import byte_slices, hash_snapshot
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.source_times import NOTICE
 from roster.state.source_times import labelled as with_labels
@@ -246,7 +246,7 @@ class StatefulTask(PartitionTask):
 
     def _begin(self, task: int) -> None:
         """Load the loops of stores, and note where the task runs."""
-        checksums.use(kernel(self._config.compiled))
+        byte_slices.use(kernel(self._config.compiled))
         if self._work.loops is not None:
             hash_snapshot.use(kernel(self._work.loops, HASH))
         if self._restore_jobs.ran is not None and (places := self._work.places_by_log):

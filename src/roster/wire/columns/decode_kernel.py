@@ -14,8 +14,9 @@ from numpy import int64
 
 from roster.wire.columns import decode_layout as layout
 from roster.wire.columns.checksum_kernel import OPTIONS, crc32c, seal, unsound
+from roster.wire.columns.text_kernel import join
 
-__all__ = ["OPTIONS", "fill", "scan", "seal", "unsound"]
+__all__ = ["OPTIONS", "fill", "join", "scan", "seal", "unsound"]
 
 _function = njit(**OPTIONS)
 

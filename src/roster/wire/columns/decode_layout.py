@@ -79,6 +79,8 @@ _ENTRIES = {"rows": None, "key_ends": "int64", "keys": "uint8", "value_ends": "i
 SIGNATURES = {
     "seal": {**_ENTRIES, "places": "int64", "out": "uint8"},
     "unsound": {**_ENTRIES, "residue": None},
+    "join": {"rows": None, "before": "uint8", "size": None, "ends": "int64", "data": "uint8"}
+    | {"places": "int64", "out": "uint8"},
     "scan": {
         "data": "uint8",
         "parts": "int64",

@@ -12,6 +12,7 @@ from itertools import pairwise
 from struct import Struct as Packing
 from typing import NamedTuple, Protocol
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from roster.wire.codec.varint import Buffer
 from roster.wire.columns import encode_layout as layout
 from roster.wire.compression import Compression, compress, decompress, most_expanded
 from roster.wire.errors import WireError
-from roster.wire.records import HEADER_SIZE, NO_PRODUCER, Record, build_batch, crc32c, read_batch
+from roster.wire.records import HEADER_SIZE, NO_PRODUCER, Record, build_batch, read_batch
 
 _COVERED = Packing(">hiqqqhii")
 _FRONT = Packing(">qiibI")
@@ -67,12 +68,11 @@ def framed(
     """Return the whole batch, with offset 0, as producers send it."""
     attributes = body.compression | _TRANSACTIONAL * transactional
     times = (body.base_timestamp, body.max_timestamp)
-    covered = (
-        _COVERED.pack(attributes, body.records - 1, *times, producer_id, producer_epoch, base_sequence, body.records)
-        + body.data
-    )
-    length = body.size - _LENGTH_END
-    return _FRONT.pack(0, length, -1, _MAGIC, crc32c(covered)) + covered
+    numbers = (producer_id, producer_epoch, base_sequence, body.records)
+    head = _COVERED.pack(attributes, body.records - 1, *times, *numbers)
+    crc = google_crc32c.extend(google_crc32c.value(head), body.data)
+    front = _FRONT.pack(0, body.size - _LENGTH_END, -1, _MAGIC, crc)
+    return b"".join((front, head, body.data))
 
 
 def halves(body: Body) -> tuple[Body, Body]:
