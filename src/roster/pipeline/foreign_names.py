@@ -52,16 +52,12 @@ _OPTIONS = {
 }
 """Options of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, with a pipeline's option for each."""
 _WITHOUT = {
-    "assign": "partitions come from the group",
-    "checkpointlocation": "offsets live in the group and in the sink",
-    "endingoffsets": "run(available_now=True) ends with what is there",
-    "endingtimestamp": "run(available_now=True) ends with what is there",
-    "minoffsetspertrigger": "trigger_interval_ms spaces batches out",
-    "maxtriggerdelay": "trigger_interval_ms spaces batches out",
-    "groupidprefix": "the group is the one named by group",
-    "startingoffsetsbytimestampstrategy": "a moment past the last record means the end",
-    "availablenow": "it is an argument of run: run(available_now=True)",
-    "enableautocommit": "offsets are committed after each batch",
+    **dict.fromkeys(("assign", "groupidprefix"), "partitions come from the group"),
+    **dict.fromkeys(("checkpointlocation", "enableautocommit"), "offsets live in the group and in the sink"),
+    **dict.fromkeys(
+        ("endingoffsets", "endingtimestamp", "availablenow"), "run(available_now=True) ends with what is there"
+    ),
+    **dict.fromkeys(("minoffsetspertrigger", "maxtriggerdelay"), "trigger_interval_ms spaces batches out"),
 }
 _METHODS = {
     "awaittermination": "wait()",

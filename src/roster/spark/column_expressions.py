@@ -26,18 +26,9 @@ _CLASSES = {
     "LessThanOrEqual": "<=",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
-    "And": "and",
-    "Or": "or",
-    "Not": "not",
-    "In": "in",
     "CaseWhen": "case",
-    "IsNull": "isnull",
-    "IsNotNull": "isnotnull",
-    "Like": "like",
-    "Concat": "concat",
-    "Coalesce": "coalesce",
 }
-"""Functions by the class of Spark's parsed expressions."""
+"""Functions by the class of Spark's parsed expressions; others have its name in lower case."""
 _SYNONYMS = {
     "==": "=",
     "!": "not",
@@ -116,7 +107,7 @@ def expression_of(node: Any) -> Expression:
         return _call(f"cast to {node.dataType().catalogString()}", arguments)
     if kind == "UnresolvedFunction":
         return _call(node.nameParts().mkString(".").lower(), arguments)
-    return _call(_CLASSES.get(kind, kind), arguments)
+    return _call(_CLASSES.get(kind, kind.lower()), arguments)
 
 
 def _call(function: str, arguments: tuple[Expression, ...]) -> Expression:

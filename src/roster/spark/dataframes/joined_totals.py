@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import class_of, members
@@ -151,11 +151,7 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
                 known[column.exprId().id()] = expressions.If(is_there, value, nothing) if may_lack else value
         return [known[column.exprId().id()] for column in members(node.java.output())], conditions
 
-    def side_of(number: int, own: list[Java]) -> Java:
-        nulls = functools.reduce(expressions.Or, map(expressions.IsNull, own))
-        return expressions.If(nulls, *(literal_of(each, "IntegerType", jvm) for each in (number, -1)))
-
-    return replace(_kept(node, sides, keys, side_of, outputs, mode, jvm), kind="joined", rest=rest)
+    return replace(_kept(node, sides, keys, outputs, mode, jvm), kind="joined", rest=rest)
 
 
 def _union(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
@@ -172,23 +168,13 @@ def _union(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) 
             columns = [expressions.If(is_there, *both) for both in zip(own, columns, strict=True)] if columns else own
         return columns, conditions
 
-    number_of: Any = lambda number, _: literal_of(number, "IntegerType", jvm)  # noqa: E731
-    return _kept(node, sides, keys, number_of, outputs, mode, jvm)
+    return _kept(node, sides, keys, outputs, mode, jvm)
 
 
 def _kept(
-    node: Node,
-    sides: Sequence[_Side],
-    keys: Sequence[Mapping[str, str]],
-    side_of: Callable[[int, list[Java]], Java],
-    outputs: _Outputs,
-    mode: str,
-    jvm: Java,
+    node: Node, sides: Sequence[_Side], keys: Sequence[Mapping[str, str]], outputs: _Outputs, mode: str, jvm: Java
 ) -> Kept:
-    """Return the aggregate over rows of all sides. keys: those of each by the results' names. Raises PipelineError.
-
-    side_of: makes the key that tells sides apart of a side's number and its other keys.
-    """
+    """Return the aggregate over rows of all sides. keys: what results call those of each. Raises PipelineError."""
     groups, is_final = [side.totals.group for side in sides], mode == "append"
     windows = [group.window for group in groups if isinstance(group.window, Window) and group.time is not None]
     if len(windows) < len(groups) or len({(window.size, window.hop, window.start) for window in windows}) > 1:
@@ -207,7 +193,7 @@ def _kept(
             **empty,
             **of_side,
             **side.columns(jvm),
-            _SIDE: side_of(number, list(of_side.values())),
+            _SIDE: _side_of(number, of_side, node, jvm),
             _TIME: side.totals.group.rows.columns[window.column],
         }
         for number, (side, of_side, window) in enumerate(zip(sides, own, windows, strict=True))
@@ -232,6 +218,14 @@ def _kept(
         where=lambda by_name: outputs(by_name)[1],
         delay=grace if is_final else None,
     )
+
+
+def _side_of(number: int, keys: Mapping[str, Java], node: Node, jvm: Java) -> Java:
+    """Return the key that keeps sides apart. keys: the others."""
+    expressions: Java = jvm.org.apache.spark.sql.catalyst.expressions
+    own, shared = (literal_of(value, "IntegerType", jvm) for value in (number, -1))
+    nulls = functools.reduce(expressions.Or, map(expressions.IsNull, keys.values()))
+    return own if node.kind == "Union" else expressions.If(nulls, own, shared)
 
 
 def _null(value: Java, jvm: Java) -> Java:

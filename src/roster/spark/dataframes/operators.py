@@ -43,7 +43,15 @@ from roster.spark.dataframes.plan import (
 from roster.spark.dataframes.windows import SESSION, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
+from roster.state.aggregate_functions import (
+    ALL_ROWS,
+    BY_ANOTHER,
+    FUNCTIONS,
+    IGNORING_NULLS,
+    PERCENTILES,
+    Aggregate,
+    Kind,
+)
 from roster.state.collected import sketch_size
 from roster.state.deduplicate import Deduplication
 from roster.state.sessions import SessionAggregation
@@ -51,28 +59,6 @@ from roster.state.store import NoState
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 
 T = TypeVar("T")
-_KINDS = {
-    "Count": Kind.COUNT,
-    "Sum": Kind.SUM,
-    "Average": Kind.AVG,
-    "Min": Kind.MIN,
-    "Max": Kind.MAX,
-    "First": Kind.FIRST,
-    "AnyValue": Kind.FIRST,
-    "Last": Kind.LAST,
-    "MinBy": Kind.MIN_BY,
-    "MaxBy": Kind.MAX_BY,
-    "StddevSamp": Kind.STDDEV_SAMP,
-    "StddevPop": Kind.STDDEV_POP,
-    "VarianceSamp": Kind.VAR_SAMP,
-    "VariancePop": Kind.VAR_POP,
-    "CollectList": Kind.COLLECT_LIST,
-    "CollectSet": Kind.COLLECT_SET,
-    "HyperLogLogPlusPlus": Kind.APPROX_COUNT_DISTINCT,
-    "ApproximatePercentile": Kind.APPROX_PERCENTILE,
-}
-"""Functions by the class of Spark's."""
-_IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
 _OF_STRUCTS = {Kind.MIN: Kind.MIN_BY, Kind.MAX: Kind.MAX_BY}
 _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
@@ -508,18 +494,18 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
 def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     """Return an aggregate, and add the columns that it needs. Raises PipelineError for others than Roster has."""
     function, text = call.aggregateFunction(), text_of(call)
-    name = class_of(function)
+    name = str(function.prettyName())
     condition = call.filter().get() if call.filter().isDefined() else None
     arguments = members(function.children())
-    kind, further = _KINDS.get(name), tuple[object, ...]()
-    if name == "CountIf":
+    kind, further = {**FUNCTIONS, **BY_ANOTHER, **PERCENTILES}.get(name), tuple[object, ...]()
+    if name == "count_if":
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
     if kind is None:
         problem = f"{text} needs a state that Roster has not"
         raise PipelineError(problem, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
-    if kind in _IGNORING_NULLS:
+    if kind in IGNORING_NULLS:
         if function.ignoreNulls():
-            kind = _IGNORING_NULLS[kind]
+            kind = IGNORING_NULLS[kind]
         elif condition is not None:
             raise PipelineError(f"{text} has a condition", field=FIELD, fix="Let it ignore nulls")
         arguments = arguments[:1]
