@@ -12,7 +12,7 @@ from typing import Protocol
 from roster.broker.log.producer_state import NO_TRANSACTION, ProducerTable, SequenceError
 from roster.coordinator.events import Event as GroupEvent
 from roster.coordinator.events import TransactionEnd, TransactionEnded
-from roster.coordinator.transactional_offset_commit import transactional_commit_response
+from roster.coordinator.offset_commit import transactional_commit_response
 from roster.coordinator_common import (
     PartitionLoaded,
     PartitionLoading,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roster.coordinator import offset_fetch, records, transactional_offset_commit
+from roster.coordinator import offset_commit, offset_fetch, records
 from roster.coordinator.group import Group
 from roster.transactions import TransactionCoordinator, TransactionState, WriteMarkers, coordinator, metadata
 from roster.transactions.events import TimerKind
@@ -132,7 +132,7 @@ TRANSACTION_BUGS = [
         "accept offsets of a transaction from any generation",
         (TWICE, TOGETHER),
         42,
-        wrapped(transactional_offset_commit, "validate", generation_of_offsets_not_looked_at),
+        wrapped(offset_commit, "validate_in_transaction", generation_of_offsets_not_looked_at),
     ),
     PlantedBug(
         "count the offsets of an aborted transaction",

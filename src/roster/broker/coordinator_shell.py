@@ -15,7 +15,7 @@ from roster.broker.stored_records import read_transactional_records
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
 from roster.coordinator.events import Event, TimerName, TopicsDeleted, TransactionEnd, TransactionEnded
-from roster.coordinator.transactional_offset_commit import transactional_commit_response
+from roster.coordinator.offset_commit import transactional_commit_response
 from roster.model import TopicPartition
 from roster.model.acl import ResourceType
 from roster.wire import ErrorCode

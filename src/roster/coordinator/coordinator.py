@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from roster.coordinator.config import CoordinatorConfig
-from roster.coordinator.delete_groups import delete_groups
-from roster.coordinator.describe_groups import describe_groups, list_groups
 from roster.coordinator.events import (
     Effects,
     Event,
@@ -19,11 +17,12 @@ from roster.coordinator.events import (
     TransactionEnded,
 )
 from roster.coordinator.group import Group
+from roster.coordinator.group_admin import delete_groups, describe_groups, list_groups
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.heartbeat import beat, expire_session, heartbeat
 from roster.coordinator.join_group import join_group
 from roster.coordinator.leave_group import leave_group
-from roster.coordinator.offset_commit import commit_offsets
+from roster.coordinator.offset_commit import commit_offsets, commit_transactional_offsets
 from roster.coordinator.offset_delete import delete_offsets, topics_deleted
 from roster.coordinator.offset_fetch import fetch_offsets
 from roster.coordinator.offset_store import end_transaction, expire_offsets
@@ -39,7 +38,6 @@ from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator.sync_group import sync_group
-from roster.coordinator.transactional_offset_commit import commit_transactional_offsets
 from roster.coordinator_common import (
     PartitionLoaded,
     PartitionLoading,

@@ -6,6 +6,7 @@ An offset is visible from the time its write is durable until its tombstone is d
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from roster.coordinator import records
 from roster.coordinator.events import TransactionEnd
@@ -19,7 +20,7 @@ from roster.wire import ErrorCode
 
 def write_offsets(
     ctx: GroupContext,
-    offsets: dict[tuple[str, int], CommittedOffset | None],
+    offsets: Mapping[tuple[str, int], CommittedOffset | None],
     then: Continuation,
     *more: LogRecord,
 ) -> None:

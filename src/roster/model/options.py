@@ -71,8 +71,7 @@ class Option:
         if value is None and self.default is None:
             return ""
         if self.least is not None:
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if not is_whole or not self.least <= value <= self.most:  # type: ignore[operator]
+            if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
                 return f"{shown(value)} is not a whole number from {self.least} to {self.most}"
         elif self.choices and value not in self.choices:
             return f"{shown(value)} is not known: use {' or '.join(map(repr, self.choices))}"

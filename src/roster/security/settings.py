@@ -10,6 +10,7 @@ import importlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from roster.model.options import Option, by_name
 from roster.security.errors import SettingError
@@ -101,7 +102,7 @@ class TokenFunction:
             ) from None
         if not callable(function):
             raise _no_token(f"{self.source!r} is not a function", "name a function that returns the token")
-        return function  # type: ignore[no-any-return]
+        return cast("Callable[[], str]", function)
 
 
 def _no_token(problem: str, fix: str) -> SettingError:

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from roster.broker.call import Call
 from roster.broker.dispatch import HANDLERS
@@ -202,7 +202,7 @@ def _phase(name: str, value: bool | str) -> Phase | None:
         return "request" if value else None
     if value not in _PHASES:
         raise KitArgumentError(f"{name}={value!r}: must be True, 'request' or 'reply'")
-    return value  # type: ignore[return-value]
+    return cast("Phase", value)
 
 
 def _reply(key: ApiKey, reply: str | int | Reply | None) -> tuple[ErrorCode | None, Reply | None]:

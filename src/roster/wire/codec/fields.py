@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+if TYPE_CHECKING:
+    from roster.wire.codec.table import Struct
 
 T = TypeVar("T")
 
@@ -81,7 +84,7 @@ class Field:
     tag: int = -1
     tagged: Versions = NEVER
     element: Field | None = None
-    struct: type | None = None
+    struct: type[Struct] | None = None
 
     @property
     def item(self) -> Field:
@@ -91,7 +94,7 @@ class Field:
         return self.element
 
     @property
-    def nested(self) -> type:
+    def nested(self) -> type[Struct]:
         """The `struct` of a structure."""
         if self.struct is None:
             raise TypeError(f"{self.kind} has no fields")
@@ -108,7 +111,7 @@ def _field(
     tag: int | None = None,
     tagged: str | None = None,
     element: Field | None = None,
-    struct: type | None = None,
+    struct: type[Struct] | None = None,
 ) -> Any:
     if tag is not None and tagged is None:
         tagged = versions
@@ -251,7 +254,7 @@ def array(
     tag: int | None = None,
 ) -> object:
     """A list of structures, `array(Partition)`, or simple values, `array(int32())`; default `()` is the empty list."""
-    row = element if isinstance(element, Field) else _field("struct", "0+", None, struct=cast("type", element))
+    row = element if isinstance(element, Field) else _field("struct", "0+", None, struct=cast("type[Struct]", element))
     return _field("array", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, element=row)
 
 
@@ -264,4 +267,7 @@ def struct(
 ) -> T | None:
     """A nested structure; the default is None if it is nullable, else a structure with the defaults of its fields."""
     default = () if nullable is None else None
-    return cast("T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=cls))
+    struct = cast("type[Struct]", cls)
+    return cast(
+        "T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=struct)
+    )

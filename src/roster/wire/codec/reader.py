@@ -28,7 +28,7 @@ def minimum_size(field: Field, version: int, flexible: bool) -> int:
     if field.kind == "struct":
         if version in field.nullable:
             return 1
-        return structure_minimum(_table(field), version, flexible)
+        return structure_minimum(field.nested.__table__, version, flexible)
     if flexible:
         return 1
     return 2 if field.kind == "string" else 4
@@ -38,11 +38,6 @@ def structure_minimum(table: Table, version: int, flexible: bool) -> int:
     """Return the minimum size in bytes of a structure: its fields, and one byte for the tagged ones."""
     fields = (f for _, f in table.fields if version in f.versions and version not in f.tagged)
     return sum(minimum_size(f, version, flexible) for f in fields) + flexible
-
-
-def _table(field: Field) -> Table:
-    table: Table = field.nested.__table__  # type: ignore[attr-defined]
-    return table
 
 
 class _ReadCompiler:
@@ -76,16 +71,15 @@ class _ReadCompiler:
             out.line("return message, pos")
         return out.text(), out.namespace
 
-    def structure(self, cls: type, target: str, path: str, end: str) -> None:
+    def structure(self, cls: type[Message] | type[Struct], target: str, path: str, end: str) -> None:
         """Read the fields of a structure into variables, then create it in the variable `target`.
 
         Setting the slots of an empty object takes half the time of calling the class.
         """
         out = self.out
-        table: Table = cls.__table__  # type: ignore[attr-defined]
         tagged = []
         slots = []
-        for name, field in table.fields:
+        for name, field in cls.__table__.fields:
             if self.version not in field.versions:
                 slots.append(f"{target}.{name} = {out.default(field)}")
                 continue

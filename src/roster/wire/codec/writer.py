@@ -8,7 +8,7 @@ from struct import pack
 from roster.wire.codec.fields import FIXED, Field
 from roster.wire.codec.runtime import exactly_16, length_prefix, text_prefix
 from roster.wire.codec.source import Source
-from roster.wire.codec.table import Message, Struct, Table
+from roster.wire.codec.table import Message, Struct
 from roster.wire.codec.varint import SHORT, encode_uvarint
 from roster.wire.errors import WireError
 
@@ -43,10 +43,9 @@ class _WriteCompiler:
             self.structure(self.cls, "message", "", "add")
         return out.text(), out.namespace
 
-    def structure(self, cls: type, value: str, path: str, add: str) -> None:
-        table: Table = cls.__table__  # type: ignore[attr-defined]
+    def structure(self, cls: type[Message] | type[Struct], value: str, path: str, add: str) -> None:
         tagged = []
-        for name, field in table.fields:
+        for name, field in cls.__table__.fields:
             if self.version not in field.versions:
                 if not field.ignorable:
                     self.must_be_default(field, f"{value}.{name}", path + name)
