@@ -95,7 +95,7 @@ def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
 def test_bytes_behind_the_last_field_are_ignored_and_told_once_for_a_kind(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_limits, "_told", set())
+    monkeypatch.setattr(request_limits, "_logged_kinds", set())
     with caplog.at_level(logging.WARNING), RawClient(broker.address) as client:
         for key, body in (
             (ApiKey.METADATA, b"\0\0\0\0x"),

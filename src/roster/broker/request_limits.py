@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roster.broker.errors import CloseConnection
 from roster.wire import API_VERSIONS, ApiKey, Versions
+from roster.wire.codec.table import struct_of
 from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def count_items(message: Message | Struct, enough: int) -> int:
 def _arrays(cls: Any) -> tuple[tuple[str, bool], ...]:
     """The array fields of a structure, and whether their elements have arrays too."""
     arrays = [(name, field.item) for name, field in cls.__table__.fields if field.kind == "array"]
-    return tuple((name, item.kind == "struct" and bool(_arrays(item.nested))) for name, item in arrays)
+    return tuple((name, item.kind == "struct" and bool(_arrays(struct_of(item)))) for name, item in arrays)
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:

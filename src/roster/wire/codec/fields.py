@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
-
-if TYPE_CHECKING:
-    from roster.wire.codec.table import Struct
+from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
 
@@ -84,7 +81,7 @@ class Field:
     tag: int = -1
     tagged: Versions = NEVER
     element: Field | None = None
-    struct: type[Struct] | None = None
+    struct: type | None = None
 
     @property
     def item(self) -> Field:
@@ -92,13 +89,6 @@ class Field:
         if self.element is None:
             raise TypeError(f"{self.kind} has no elements")
         return self.element
-
-    @property
-    def nested(self) -> type[Struct]:
-        """The `struct` of a structure."""
-        if self.struct is None:
-            raise TypeError(f"{self.kind} has no fields")
-        return self.struct
 
 
 def _field(
@@ -111,7 +101,7 @@ def _field(
     tag: int | None = None,
     tagged: str | None = None,
     element: Field | None = None,
-    struct: type[Struct] | None = None,
+    struct: type | None = None,
 ) -> Any:
     if tag is not None and tagged is None:
         tagged = versions
@@ -254,7 +244,7 @@ def array(
     tag: int | None = None,
 ) -> object:
     """A list of structures, `array(Partition)`, or simple values, `array(int32())`; default `()` is the empty list."""
-    row = element if isinstance(element, Field) else _field("struct", "0+", None, struct=cast("type[Struct]", element))
+    row = element if isinstance(element, Field) else _field("struct", "0+", None, struct=cast("type", element))
     return _field("array", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, element=row)
 
 
@@ -267,7 +257,4 @@ def struct(
 ) -> T | None:
     """A nested structure; the default is None if it is nullable, else a structure with the defaults of its fields."""
     default = () if nullable is None else None
-    struct = cast("type[Struct]", cls)
-    return cast(
-        "T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=struct)
-    )
+    return cast("T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=cls))

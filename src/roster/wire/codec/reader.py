@@ -11,7 +11,7 @@ from struct import unpack_from
 from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
 from roster.wire.codec.runtime import bad_count, bad_length, bad_presence, bad_text, cut_short, ends_inside, skip_tags
 from roster.wire.codec.source import Source
-from roster.wire.codec.table import Message, Struct, Table
+from roster.wire.codec.table import Message, Struct, Table, struct_of
 from roster.wire.codec.varint import read_uvarint
 from roster.wire.errors import WireError
 
@@ -28,7 +28,7 @@ def minimum_size(field: Field, version: int, flexible: bool) -> int:
     if field.kind == "struct":
         if version in field.nullable:
             return 1
-        return structure_minimum(field.nested.__table__, version, flexible)
+        return structure_minimum(struct_of(field).__table__, version, flexible)
     if flexible:
         return 1
     return 2 if field.kind == "string" else 4
@@ -144,7 +144,7 @@ class _ReadCompiler:
                 out.line(f"{add} = {variable}.append")
                 with out.block(f"for _ in range({count}):"):
                     if element.kind == "struct":
-                        self.structure(element.nested, item, path + "[].", end)
+                        self.structure(struct_of(element), item, path + "[].", end)
                     else:
                         self.value(element, item, path + "[]", end)
                         self.flush(end)
@@ -160,7 +160,7 @@ class _ReadCompiler:
 
     def nested(self, field: Field, variable: str, path: str, end: str) -> None:
         out = self.out
-        cls = field.nested
+        cls = struct_of(field)
         if self.version not in field.nullable:
             self.structure(cls, variable, path + ".", end)
             return

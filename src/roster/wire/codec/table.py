@@ -92,3 +92,10 @@ class Message(_Value, metaclass=TableType):
     """A whole request, response or record, encoded by `roster.wire.encode` in one of its versions."""
 
     __table__: ClassVar[Table]
+
+
+def struct_of(field: Field) -> type[Struct]:
+    """Return the class of a nested structure."""
+    if field.struct is None:
+        raise TypeError(f"{field.kind} has no fields")
+    return cast("type[Struct]", field.struct)

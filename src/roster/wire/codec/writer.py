@@ -8,7 +8,7 @@ from struct import pack
 from roster.wire.codec.fields import FIXED, Field
 from roster.wire.codec.runtime import exactly_16, length_prefix, text_prefix
 from roster.wire.codec.source import Source
-from roster.wire.codec.table import Message, Struct
+from roster.wire.codec.table import Message, Struct, struct_of
 from roster.wire.codec.varint import SHORT, encode_uvarint
 from roster.wire.errors import WireError
 
@@ -74,7 +74,7 @@ class _WriteCompiler:
     def differs(self, field: Field, value: str) -> str:
         """Return an expression that is true if `value` is not the field's default."""
         if field.kind == "struct" and field.default == ():
-            return f"{value} != {self.out.constant('unset', field.nested())}"
+            return f"{value} != {self.out.constant('unset', struct_of(field)())}"
         return f"{value} != {self.out.default(field)}"
 
     def value(self, field: Field, value: str, path: str, add: str) -> None:
@@ -130,14 +130,14 @@ class _WriteCompiler:
         item = out.variable("item")
         with out.block(f"for {item} in {items}:"):
             if element.kind == "struct":
-                self.structure(element.nested, item, path + "[].", add)
+                self.structure(struct_of(element), item, path + "[].", add)
             else:
                 self.value(element, item, path + "[]", add)
                 self.flush(add)
 
     def nested(self, field: Field, value: str, path: str, add: str) -> None:
         out = self.out
-        cls = field.nested
+        cls = struct_of(field)
         if self.version not in field.nullable:
             self.structure(cls, value, path + ".", add)
             return
