@@ -213,10 +213,6 @@ class Copies:
     def _is_known(self, changelog: TopicPartition) -> bool:
         return changelog in self._reached and changelog not in self._doubted
 
-    def _not_known_whole(self) -> frozenset[TaskId]:
-        """Return the tasks that run here and are not proven to have the last committed changes."""
-        return self.active() - self._whole
-
     def ran(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record that tasks ran a batch: their stores are at these changelog offsets."""
         self._reached |= ends
@@ -232,33 +228,33 @@ class Copies:
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
         """Return the restore jobs to run beside a batch of these tasks, and the seconds for them."""
-        self._forget_given_up()
+        own_tasks = self._held_now()
         if self._cold:
-            return self._restore_jobs(batch), _MOST
+            return self._restore_jobs(own_tasks, batch), _MOST
         seconds = self.allowance.seconds
-        if not seconds and self._not_known_whole().difference(batch):
+        if not seconds and (own_tasks.active - self._whole).difference(batch):
             seconds = _LEAST
-        return (self._restore_jobs(batch), seconds) if seconds else ([], 0.0)
+        return (self._restore_jobs(own_tasks, batch), seconds) if seconds else ([], 0.0)
 
     def between_batches(self, seconds: float) -> tuple[list[RestoreJob], float]:
         """Return the restore jobs for a pause of so many seconds, and the seconds for them."""
-        self._forget_given_up()
-        seconds = min(seconds, _MOST)
-        return (self._restore_jobs(), seconds) if seconds >= _LEAST else ([], 0.0)
+        own_tasks, seconds = self._held_now(), min(seconds, _MOST)
+        return (self._restore_jobs(own_tasks), seconds) if seconds >= _LEAST else ([], 0.0)
 
-    def _forget_given_up(self) -> None:
-        active = self.active()
-        self._cold &= active
-        self._whole &= active
+    def _held_now(self) -> HeldTasks:
+        """Return the tasks of the member that have state, and forget what is known of others."""
+        own_tasks = self._held()
+        self._cold &= own_tasks.active
+        self._whole &= own_tasks.active
+        return own_tasks
 
-    def _restore_jobs(self, batch: Collection[TaskId] = ()) -> list[RestoreJob]:
+    def _restore_jobs(self, own_tasks: HeldTasks, batch: Collection[TaskId] = ()) -> list[RestoreJob]:
         """Return the copies that lag, starting with another one each time; tasks that batches wait for come first."""
         now = self._now()
-        unproven = self._not_known_whole()
+        unproven = own_tasks.active - self._whole
         pause = 0.0 if self.is_restoring or unproven else _INTERVAL
         if self._member is None or now < max(self._looked_up_at + pause, self._rests_until):
             return []
-        own_tasks = self._held()
         running = (own_tasks.active | own_tasks.revoking) - self._cold - unproven
         self._look_up_ends([task for task in self.changelogs.tasks if task not in running])
         self._looked_up_at = now

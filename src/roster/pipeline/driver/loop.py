@@ -96,7 +96,7 @@ class DriverLoop:
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         self._commits = Commits(member, sink, self._stores, self._switching, lambda: self._stopping)
-        self._targets = Targets(self._is_repartition, self._stores.log_ends)
+        self._targets = Targets(options.topics, self._stores.log_ends)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
@@ -208,7 +208,7 @@ class DriverLoop:
             **self._ends,
             **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
         }
-        is_known = positions.keys() <= ends.keys() and not any(map(self._is_repartition, self._arrivals))
+        is_known = positions.keys() <= ends.keys() and not any(map(self._targets.is_repartition, self._arrivals))
         is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in positions.items())
         age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
@@ -450,10 +450,6 @@ class DriverLoop:
             return outcome
         self._commits.abort(outcome.written, batch)
         return None
-
-    def _is_repartition(self, partition: TopicPartition) -> bool:
-        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
-        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
 
     def _is_done(self, ownership: Ownership) -> bool:
         """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""
