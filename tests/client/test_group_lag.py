@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from roster.client import Admin, OffsetAndMetadata, group_lag, total_lags
-from roster.console.looking import look
+from roster.console.looking import take_snapshot
 from roster.model import GroupPosition, TopicPartition
 from tests.real.realparts.cluster import Cluster, unique
 
@@ -17,7 +17,7 @@ def test_all_that_show_a_lag_find_the_same_positions(cluster: Cluster):
     with Admin(cluster.bootstrap) as admin:
         admin.commit_group_offsets(group, {TopicPartition(topic, 0): OffsetAndMetadata(3)})
         found = group_lag(admin, group, "Stable", also)
-        seen = look(admin, group, also).positions
+        seen = take_snapshot(admin, group, also).positions
         totals = total_lags(admin, [admin.describe_group(group)])
     assert seen == {
         TopicPartition(topic, 0): GroupPosition(3, 5, 0),
