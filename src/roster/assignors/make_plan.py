@@ -58,8 +58,8 @@ def _check_owners(problem: Problem, plan: Plan) -> None:
 
 def _withhold_claimed(problem: Problem, plan: Plan) -> Plan:
     """Withhold partitions that a member other than the new owner still claims, unless the plan does so (KIP-429)."""
-    claims, given = problem.claims, plan.given
-    taken = given[claims.partition]
+    claims, new_owner = problem.claims, plan.given
+    taken = new_owner[claims.partition]
     if not ((taken != NO_OWNER) & (taken != claims.member)).any():
         return plan
     settled = bool((plan.owner_before != NO_OWNER).any())

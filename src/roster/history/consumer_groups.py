@@ -109,9 +109,9 @@ class _Group:
             self._since, self._is_new = at_ms, False
         if self.epoch == _NO_EPOCH:
             return None
-        mine = [self._owned.get(member) for member in self._members]
+        current = [self._owned.get(member) for member in self._members]
         number, members, _ = self._last_recorded
-        if all(owned is not None and owned.is_settled and owned.epoch == self.epoch for owned in mine):
+        if all(owned is not None and owned.is_settled and owned.epoch == self.epoch for owned in current):
             number, members = self.epoch, frozenset(self._members)
         now = (number, members, {name: owned.partitions for name, owned in self._owned.items() if owned.partitions})
         if number == _NO_EPOCH or now == self._last_recorded:

@@ -47,14 +47,14 @@ def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
 def _reading_other_topics(me: MemberContext) -> str:
     """Describe members without a topic in common with this one, as if two applications used the same group name."""
     topics = {member: topics_of(metadata) for member, (metadata, _) in me.group.items()}
-    mine = topics.get(me.member_id, frozenset())
-    strangers = sorted(member for member, others in topics.items() if mine and others and not mine & others)
+    own_topics = topics.get(me.member_id, frozenset())
+    strangers = sorted(member for member, others in topics.items() if own_topics and others and not own_topics & others)
     if not strangers:
         return ""
     first, more = strangers[0], f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
     return (
-        f"{first}{more} reads {_brief(topics[first])}, this member {_brief(mine)}, and both wait for each other in "
-        "every rebalance: give applications with no topic in common a group each"
+        f"{first}{more} reads {_brief(topics[first])}, this member {_brief(own_topics)}, and both wait for each other "
+        "in every rebalance: give applications with no topic in common a group each"
     )
 
 
@@ -121,7 +121,7 @@ def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Map
     if not me.is_eager or len(me.config.assignors_by_name) == 1 or me.withheld >= MAX_WITHHELD:
         return assignments
     claims = {member: claimed(metadata) for member, (metadata, _) in me.group.items()}
-    owner = {partition: member for member, mine in claims.items() for partition in mine}
+    owner = {partition: member for member, partitions in claims.items() for partition in partitions}
     chosen = {member: decode_assignment(data) for member, data in assignments.items()} if owner else {}
     allowed = {
         member: assignment._replace(

@@ -73,9 +73,9 @@ def own_topics(
     group: str, topics: Collection[str], others: Collection[str], end: str
 ) -> tuple[list[str], dict[str, str]]:
     """Return a group's topics with this suffix, and those that may be another group's, as names are ambiguous."""
-    mine = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
-    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_own(other, topic, end)}
-    return [topic for topic in mine if topic not in doubtful], doubtful
+    own = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
+    doubtful = {topic: other for topic in own for other in sorted(others) if _is_own(other, topic, end)}
+    return [topic for topic in own if topic not in doubtful], doubtful
 
 
 def _is_own(group: str, topic: str, end: str) -> bool:

@@ -217,9 +217,9 @@ class _Exporter:
 
     def _own(self, admin: Admin, topics: Mapping[str, int], end: str) -> list[str]:
         others = [other.group_id for other in admin.list_groups() if other.group_id != self._group]
-        mine, doubtful = own_topics(self._group, topics, others, end)
+        own, doubtful = own_topics(self._group, topics, others, end)
         self._doubtful |= doubtful.keys()
-        return sorted([*mine, *doubtful])
+        return sorted([*own, *doubtful])
 
     def _store(self, topic: str) -> str:
         return topic.removeprefix(f"{self._group}-").removesuffix(CHANGELOG)

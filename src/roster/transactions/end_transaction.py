@@ -37,10 +37,10 @@ def _end(rt: Runtime, event: RequestReceived, request: EndTxnRequest, new_produc
         _answer(rt, event, decision, transaction.current)
     elif version == CLIENT_V2 and transaction.current.is_exhausted and new_producer_id is None:
         rt.want_producer_id(
-            lambda given: (
+            lambda producer_id: (
                 _answer(rt, event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                if given is None
-                else _end(rt, event, request, given)
+                if producer_id is None
+                else _end(rt, event, request, producer_id)
             )
         )
     else:

@@ -76,14 +76,14 @@ def _needs_new_producer_id(current: Metadata, request: InitProducerIdRequest) ->
 def _with_new_producer_id(
     rt: Runtime, event: RequestReceived, request: InitProducerIdRequest, transactional_id: str
 ) -> None:
-    def given(producer_id: int | None) -> None:
+    def initialize(producer_id: int | None) -> None:
         error = rt.availability(transactional_id)
         if producer_id is None or error:
             _refuse(rt, event, error or ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             _initialize(rt, event, request, transactional_id, producer_id)
 
-    rt.want_producer_id(given)
+    rt.want_producer_id(initialize)
 
 
 def _store(

@@ -160,16 +160,16 @@ class Exchanges:
         """Apply an exchange between two members."""
         shift = int(self.lag[goes])
         self.owner[goes] = low
-        given, taken = self._items[high], self._items[low]
-        given, taken = given[given != goes], np.append(taken, goes)
+        items_of_high, items_of_low = self._items[high], self._items[low]
+        items_of_high, items_of_low = items_of_high[items_of_high != goes], np.append(items_of_low, goes)
         if comes != NOTHING:
             shift -= int(self.lag[comes])
             self.owner[comes] = high
-            given, taken = np.append(given, comes), taken[taken != comes]
+            items_of_high, items_of_low = np.append(items_of_high, comes), items_of_low[items_of_low != comes]
         else:
             self.count[high] -= 1
             self.count[low] += 1
-        self._items[high], self._items[low] = given, taken
+        self._items[high], self._items[low] = items_of_high, items_of_low
         self.load[high] -= shift
         self.load[low] += shift
 

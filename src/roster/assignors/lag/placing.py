@@ -47,12 +47,12 @@ class _Placing:
         self.topic_of = problem.topic_of()
         self.members, self.topics = len(problem.members), len(problem.topics)
         self.owner = owner_before.copy()
-        mine = np.flatnonzero(owner_before >= 0)
-        self.owner[mine[~shares.subscribe(owner_before[mine], self.topic_of[mine])]] = NO_OWNER
+        owned = np.flatnonzero(owner_before >= 0)
+        self.owner[owned[~shares.subscribe(owner_before[owned], self.topic_of[owned])]] = NO_OWNER
         self._keep()
         self.load = np.zeros(self.members, dtype=np.int64)
-        mine = np.flatnonzero(self.owner >= 0)
-        np.add.at(self.load, self.owner[mine], lag[mine])
+        owned = np.flatnonzero(self.owner >= 0)
+        np.add.at(self.load, self.owner[owned], lag[owned])
         self.free = np.flatnonzero(self.owner < 0)
         self.settled = not len(self.free) and self._totals_fairest()
         self.extras: list[tuple[int, Int64]] = []
@@ -61,9 +61,9 @@ class _Placing:
 
     def _keep(self) -> None:
         """Decide how many partitions of each topic every member keeps; unassign the rest."""
-        mine = np.flatnonzero(self.owner >= 0)
+        owned = np.flatnonzero(self.owner >= 0)
         pairs, pair_of, had = np.unique(
-            self.topic_of[mine] * np.int64(self.members) + self.owner[mine], return_inverse=True, return_counts=True
+            self.topic_of[owned] * np.int64(self.members) + self.owner[owned], return_inverse=True, return_counts=True
         )
         topic, member = pairs // self.members, pairs % self.members
         least = self.shares.least(topic, member)
@@ -87,7 +87,7 @@ class _Placing:
         self.keepers = [member[begin[t] : begin[t + 1]][keeps[begin[t] : begin[t + 1]]] for t in range(self.topics)]
         kept = np.minimum(had, least + keeps)
         if (kept < had).any():
-            self._give_up(mine, pair_of, had - kept, member)
+            self._give_up(owned, pair_of, had - kept, member)
         self._kept_of, self._kept_by, self._kept_begin = kept, member, begin
 
     def _spare(self) -> Int64:
@@ -102,16 +102,16 @@ class _Placing:
             spare.append(count - known.setdefault(id(least), int(least.sum())))
         return np.array(spare, dtype=np.int64)
 
-    def _give_up(self, mine: Int64, pair_of: Int64, surplus: Int64, member: Int64) -> None:
+    def _give_up(self, owned: Int64, pair_of: Int64, surplus: Int64, member: Int64) -> None:
         """Unassign each member's surplus: the partitions whose loss brings its lag closest to the mean."""
         load = np.zeros(self.members, dtype=np.int64)
-        np.add.at(load, self.owner[mine], self.lag[mine])
+        np.add.at(load, self.owner[owned], self.lag[owned])
         weight = self.shares.weight
         fair = load.sum() * (weight / max(int(weight[self.shares.busy].sum()), 1))
         leaving = np.bincount(member, weights=surplus, minlength=self.members)
         share = np.maximum(load - fair, 0) / np.maximum(leaving, 1)
         rows = np.flatnonzero(surplus[pair_of] > 0)
-        partition, pair = mine[rows], pair_of[rows]
+        partition, pair = owned[rows], pair_of[rows]
         order = np.lexsort((-partition, np.abs(self.lag[partition] - share[self.owner[partition]]), pair))
         partition, pair = partition[order], pair[order]
         self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NO_OWNER

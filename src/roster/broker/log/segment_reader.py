@@ -81,13 +81,13 @@ class SegmentReader:
             whole = self._index.position(self._index.block_at(position + SCAN_BYTES))
             end = whole if whole > position else self._index.end(self._index.block_at(position)).position
             window = memoryview(self.read(position, end))
-            taken = 0
-            while taken < len(window):
-                size = batch_size(window, taken)
-                batch = window[taken : taken + size]
-                yield read_header(batch), position + taken, batch
-                taken += size
-            position += taken
+            scanned = 0
+            while scanned < len(window):
+                size = batch_size(window, scanned)
+                batch = window[scanned : scanned + size]
+                yield read_header(batch), position + scanned, batch
+                scanned += size
+            position += scanned
 
     def _bytes(self, start: int, end: int) -> bytes:
         with self._file as fd:
@@ -157,13 +157,13 @@ class SegmentReader:
         while position < end:
             # All batches of a block begin within one interval.
             window = memoryview(self._bytes(position, min(position + self._index.interval_bytes + HEADER_SIZE, end)))
-            taken = 0
-            while len(window) - taken >= HEADER_SIZE:
-                header = read_header(window[taken:])
-                if is_wanted(header, position + taken):
-                    return position + taken
-                taken += header.size
-            position += taken
+            scanned = 0
+            while len(window) - scanned >= HEADER_SIZE:
+                header = read_header(window[scanned:])
+                if is_wanted(header, position + scanned):
+                    return position + scanned
+                scanned += header.size
+            position += scanned
         return None
 
     # Checking
@@ -178,17 +178,17 @@ class SegmentReader:
         start, due = self._index.position(block), self._index.offset(block)
         end, before = self._index.end(block)
         data = memoryview(self._bytes(start, end))
-        taken = 0
+        scanned = 0
         try:
-            while taken < end - start:
-                header = check_batch(data[taken:], due, before, gaps=self.gaps and taken > 0)
-                taken += header.size
+            while scanned < end - start:
+                header = check_batch(data[scanned:], due, before, gaps=self.gaps and scanned > 0)
+                scanned += header.size
                 due = header.last_offset + 1
             if due != before and not self.gaps:
                 raise WireError(f"the batches end at offset {due} where {before} was due")
         except WireError as error:
-            rest, readable_from = find_rest(data, taken, due, before, gaps=self.gaps) or (end - start, before)
-            damage = Damage(self.path, start + taken, due, str(error), readable_from, start + rest)
+            rest, readable_from = find_rest(data, scanned, due, before, gaps=self.gaps) or (end - start, before)
+            damage = Damage(self.path, start + scanned, due, str(error), readable_from, start + rest)
             self._index.set_checked(block, False)
             self._report(damage)
             return damage

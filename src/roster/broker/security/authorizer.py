@@ -59,11 +59,11 @@ class Authorizer:
         of_resource = list(self._covering(kind, name))
         if not of_resource:
             return self._allow_everyone
-        mine = [acl for acl in of_resource if _is_for(acl, principal, host)]
-        denied = {acl.operation for acl in mine if acl.permission is AclPermission.DENY}
+        applicable = [acl for acl in of_resource if _is_for(acl, principal, host)]
+        denied = {acl.operation for acl in applicable if acl.permission is AclPermission.DENY}
         if denied & {operation, AclOperation.ALL}:
             return False
-        allowed = {acl.operation for acl in mine if acl.permission is AclPermission.ALLOW}
+        allowed = {acl.operation for acl in applicable if acl.permission is AclPermission.ALLOW}
         return bool(allowed & {operation, AclOperation.ALL, *_IMPLIED_BY.get(operation, ())})
 
     def _covering(self, kind: ResourceType, name: str) -> Iterator[AclBinding]:
@@ -79,15 +79,15 @@ class Authorizer:
         """Return True if there may be a resource of a type with which the principal may do this (KIP-679)."""
         if principal in self._super_users:
             return True
-        mine = [
+        applicable = [
             acl
             for acl in self._of_type(kind)
             if _is_for(acl, principal, host) and acl.operation in (operation, AclOperation.ALL)
         ]
-        denied = [acl for acl in mine if acl.permission is AclPermission.DENY]
+        denied = [acl for acl in applicable if acl.permission is AclPermission.DENY]
         if any(acl.pattern_type is PatternType.LITERAL and acl.resource_name == WILDCARD for acl in denied):
             return False
-        allowed = [acl for acl in mine if acl.permission is AclPermission.ALLOW]
+        allowed = [acl for acl in applicable if acl.permission is AclPermission.ALLOW]
         if self._allow_everyone:
             return True
         return any(not any(_dominates(deny, allow) for deny in denied) for allow in allowed)

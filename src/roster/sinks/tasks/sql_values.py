@@ -110,11 +110,11 @@ def _check_days(name: str, column: pa.Array, dialect: str) -> None:
         raise final_error(f"column `{name}` has a time {years}, which {dialect} does not store. Make it null")
 
 
-def _check_nul(name: str, has: pa.Array, dialect: str) -> None:
-    if dialect == "postgresql" and _any(has):
+def _check_nul(name: str, contains_nul: pa.Array, dialect: str) -> None:
+    if dialect == "postgresql" and _any(contains_nul):
         problem = f"column `{name}` has text with the character NUL, which PostgreSQL does not take"
         raise final_error(f"{problem}. Remove it, for example with translate(text, '\\u0000', ''), or store bytes")
 
 
-def _any(has: pa.Array) -> bool:
-    return bool(pc.any(has).as_py())
+def _any(flags: pa.Array) -> bool:
+    return bool(pc.any(flags).as_py())

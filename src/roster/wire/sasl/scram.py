@@ -78,10 +78,10 @@ class ScramServer:
             raise SaslError("the client's final message does not continue its first one")
         signed = f"{self._signed},{bare}".encode()
         mechanism = credential.mechanism
-        given, expected = decoded(proof, "client"), signature(mechanism, credential.stored_key, signed)
-        if len(given) != len(expected):
+        received, expected = decoded(proof, "client"), signature(mechanism, credential.stored_key, signed)
+        if len(received) != len(expected):
             raise SaslError("the client's proof has the wrong size")
-        if not hmac.compare_digest(stored_key(mechanism, xor(given, expected)), credential.stored_key):
+        if not hmac.compare_digest(stored_key(mechanism, xor(received, expected)), credential.stored_key):
             raise SaslError("the client's proof is wrong: it does not know the password")
         return b"v=" + base64.b64encode(signature(mechanism, credential.server_key, signed))
 

@@ -44,9 +44,9 @@ class Cursor:
 
     def int32(self, field: str) -> int:
         """Four bytes, signed."""
-        return int(_INT32.unpack(self.taken(field, 4))[0])
+        return int(_INT32.unpack(self.read(field, 4))[0])
 
-    def taken(self, field: str, size: int) -> bytes:
+    def read(self, field: str, size: int) -> bytes:
         """Read a number of bytes."""
         if size > self.left:
             raise cut_short(((self.where(field), size),), self.left)
@@ -55,8 +55,8 @@ class Cursor:
 
     def utf(self, field: str) -> str:
         """Java's text."""
-        size = int(_UINT16.unpack(self.taken(field, 2))[0])
-        data = self.taken(field, size)
+        size = int(_UINT16.unpack(self.read(field, 2))[0])
+        data = self.read(field, size)
         if data.isascii():
             return data.decode("ascii")
         try:

@@ -98,7 +98,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
         raise WireError(f"{cursor.where('latest_supported')}: {latest} is below the version in use")
     if version > LATEST_VERSION:
         return SubscriptionInfo.empty(version, latest)
-    process_id = cursor.taken("process_id", 16)
+    process_id = cursor.read("process_id", 16)
     tasks = _read_gaps(cursor)
     endpoint = _read_end_point(cursor)
     cursor.end()
