@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.assignors import LagOptions, lag_sticky
-from roster.pipeline.driver.member_protocol import Membership, group_member
+from roster.client import GroupMember
+from roster.pipeline.driver.members import group_member
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from tests.spark.spark_topics import Topics
 from tests.spark.tuned import tuned
@@ -63,9 +64,9 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
 ) -> None:
     """Both have read everything but what one of them has got since, when new partitions come."""
     group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 4)
-    members: dict[str | None, Membership] = {}
+    members: dict[str | None, GroupMember] = {}
 
-    def join(options: Options) -> Membership:
+    def join(options: Options) -> GroupMember:
         return members.setdefault(options.settings.client_id, group_member(options))
 
     shared = [

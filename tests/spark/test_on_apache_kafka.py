@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Split
-from roster.pipeline.driver.member_protocol import StableEndsMember
+from roster.pipeline.driver.members import StableEndsMember
 from roster.pipeline.tasks.reader import ReaderConfig, ReadError, read_splits
 from roster.spark import ParquetSink, Pipeline, PipelineError
 from tests.spark.spark_topics import Topics

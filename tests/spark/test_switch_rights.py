@@ -24,7 +24,7 @@ from roster.client.switch_requests import ask_for_switch, request_group
 from roster.model import TopicPartition
 from roster.model.switch import Request, Results, Seen, Standing
 from roster.pipeline.driver.loop import DriverLoop
-from roster.pipeline.driver.member_protocol import group_member
+from roster.pipeline.driver.members import group_member
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.options import Options
 from roster.security.parse import parse_security

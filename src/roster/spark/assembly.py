@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster.client import Admin, UnknownTopicError
+from roster.client import Admin, GroupMember, UnknownTopicError
 from roster.model import parse_addresses
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.pipeline.batch_sink import BatchSink, Source
-from roster.pipeline.driver.member_protocol import Membership, group_member
+from roster.pipeline.driver.members import group_member
 from roster.pipeline.driver.runner_protocol import BetweenBatches
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError
@@ -76,7 +76,7 @@ class Assembly:
     runner: SparkRunner
     sink: BatchSink
     opened: contextlib.ExitStack
-    membership: Callable[[Options], Membership] = group_member
+    membership: Callable[[Options], GroupMember] = group_member
     served: Sequence[Served] = ()
     between_batches: BetweenBatches = field(default_factory=BetweenBatches)
     switching: Switching | None = None

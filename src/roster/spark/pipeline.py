@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from typing_extensions import override
 
+from roster.client import GroupMember
 from roster.model.options import taking
 from roster.pipeline.batch import Batch, Progress
 from roster.pipeline.batch_sink import BatchSink, batch_sink
-from roster.pipeline.driver.member_protocol import Membership, is_alone
+from roster.pipeline.driver.members import is_alone
 from roster.pipeline.driver.reporting import Reporter, enable_logging, level_of
 from roster.pipeline.driver.run import Run, client_id_of, until_reached
 from roster.pipeline.driver.signals import stopping
@@ -74,7 +75,7 @@ class Pipeline(Operations):
     """
 
     _tuning = Tuning()
-    _membership: Callable[[Options], Membership] | None = None
+    _membership: Callable[[Options], GroupMember] | None = None
     """Factory of the group member, for tests."""
 
     @taking(PipelineOptions, refuse_foreign_names)

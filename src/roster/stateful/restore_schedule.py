@@ -11,8 +11,8 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from roster.client import TaskMember
 from roster.member.task_assignor import HeldTasks
 from roster.model import Address, TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
@@ -30,16 +30,6 @@ _LEAST, _MOST = SHORTEST_RESTORE, 1.0
 """Seconds of one piece of work: a longer one holds up batches."""
 _INTERVAL = 1.0
 """Seconds between two looks at the logs when all copies have caught up."""
-
-
-class TasksHeld(Protocol):
-    """The group member, such as `roster.client.TaskMember`."""
-
-    def tasks(self) -> HeldTasks:
-        """Return the tasks of this member now."""
-
-    def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
-        """Report how many records each store here is behind its log's end."""
 
 
 class Allowance:
@@ -92,7 +82,7 @@ class Copies:
         self._tables = frozenset(table.topic for table in tables)
         self.all_tasks = frozenset(self.changelogs.tasks)
         """All tasks of the group that have state or join a table."""
-        self._member: TasksHeld | None = None
+        self._member: TaskMember | None = None
         self._reached: dict[TopicPartition, int] = {}
         """The changelog offset of each store; below, the logs' starts and ends."""
         self._doubted: set[TopicPartition] = set()
@@ -124,7 +114,7 @@ class Copies:
             for changelog, at in positions.items():
                 self._reached[changelog] = max(at, self._reached.get(changelog, 0))
 
-    def join(self, member: TasksHeld) -> None:
+    def join(self, member: TaskMember) -> None:
         """Attach the group member: source of tasks, receiver of gap reports."""
         self._member, self._cold, self._looked_up_at = member, set(), float("-inf")
         self._whole = set()

@@ -18,7 +18,7 @@ from roster.model import Address, TopicPartition, parse_address
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Restoring
-from roster.pipeline.driver.member_protocol import StableEndsMember, member_settings
+from roster.pipeline.driver.members import StableEndsMember, member_settings
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options

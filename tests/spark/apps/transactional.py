@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from roster.client import Admin
 from roster.pipeline.batch_sink import Source
 from roster.pipeline.driver.loop import DriverLoop
-from roster.pipeline.driver.member_protocol import group_member
+from roster.pipeline.driver.members import group_member
 from roster.pipeline.driver.runner_protocol import Outcome, Refused
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.options import Options

@@ -7,9 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from roster.client import Ownership
+from roster.client import GroupMember, Ownership
 from roster.pipeline.batch import Batch
-from roster.pipeline.driver.member_protocol import Membership
 
 log = logging.getLogger("roster.spark")
 
@@ -41,7 +40,7 @@ class BatchGuard:
 
     def __init__(
         self,
-        member: Membership,
+        member: GroupMember,
         cancel: Callable[[], None],
         margin: float,
         *,

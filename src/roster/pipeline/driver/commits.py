@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from roster.client import ClientError, CommitFenced, OffsetAndMetadata, Ownership
+from roster.client import ClientError, CommitFenced, GroupMember, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.batch_guard import cancel_reason
-from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
 from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import SinkFencedError
@@ -29,7 +28,7 @@ class Commits:
 
     def __init__(
         self,
-        member: Membership,
+        member: GroupMember,
         sink: BatchSink,
         stores: BetweenBatches,
         switching: Unswitched,

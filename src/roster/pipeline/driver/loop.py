@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from roster._clock import wall_ms
-from roster.client import ClientError, ClosedError, OffsetAndMetadata, Ownership
+from roster.client import ClientError, ClosedError, GroupMember, OffsetAndMetadata, Ownership
 from roster.client.arrivals import MOST_WATCHED
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
@@ -23,7 +23,6 @@ from roster.pipeline.driver import offset_ranges
 from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.pipeline.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
-from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.offset_ranges import StartingPositions, Targets
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
@@ -74,7 +73,7 @@ class DriverLoop:
 
     def __init__(
         self,
-        member: Membership,
+        member: GroupMember,
         runner: Runner,
         sink: BatchSink,
         options: Options,

@@ -6,11 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from roster.client import ClientError
+from roster.client import ClientError, GroupMember
 from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
 from roster.pipeline.batch import Owner, Range, Split, total
 from roster.pipeline.batch_sink import BatchSink
-from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.reporting import Reporter, brief
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
@@ -86,7 +85,7 @@ log = logging.getLogger("roster.spark")
 class StartingPositions:
     """Finds where newly assigned partitions start."""
 
-    def __init__(self, member: Membership, sink: BatchSink, options: Options, reporter: Reporter) -> None:
+    def __init__(self, member: GroupMember, sink: BatchSink, options: Options, reporter: Reporter) -> None:
         self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
         self._known: dict[str, int] = {}
 

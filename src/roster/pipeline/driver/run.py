@@ -20,12 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from roster.client import ClientError, ClosedError
+from roster.client import ClientError, ClosedError, GroupMember
 from roster.pipeline.batch import Progress
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.batch_size import Suspects
 from roster.pipeline.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
-from roster.pipeline.driver.member_protocol import Membership
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Runner
 from roster.pipeline.driver.switching import Unswitched
@@ -77,7 +76,7 @@ class Run:
         options: Options,
         runner: Runner,
         sink: BatchSink,
-        membership: Callable[[Options], Membership],
+        membership: Callable[[Options], GroupMember],
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
         between_batches: BetweenBatches | None = None,
@@ -91,7 +90,7 @@ class Run:
         self._between_batches, self._switching = between_batches or BetweenBatches(), switching or Unswitched()
         self._is_alone, self._is_local = is_alone, is_local
         self._stopping = threading.Event()
-        self._joining: Membership | None = None
+        self._joining: GroupMember | None = None
         self._loop: DriverLoop | None = None
         self._last_progress: Progress | None = None
         self.phase = WAITING
@@ -212,7 +211,7 @@ class Run:
             self._stopping.wait(_OLD_LOOK)
         return not self._stopping.is_set()
 
-    def _warm_member(self, cleanup: contextlib.ExitStack) -> Membership | None:
+    def _warm_member(self, cleanup: contextlib.ExitStack) -> GroupMember | None:
         """Wait for a slot, warm up and join; return the member, which `cleanup` closes.
 
         None: the run was stopped meanwhile.
@@ -235,13 +234,13 @@ class Run:
             return member if self._join(member) else None
         return None
 
-    def _new_member(self, cleanup: contextlib.ExitStack) -> Membership:
+    def _new_member(self, cleanup: contextlib.ExitStack) -> GroupMember:
         member = self._membership(replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1)))
         cleanup.callback(member.close)
         member.statistics, self._joining = self._reporter.statistics, member
         return member
 
-    def _join(self, member: Membership) -> bool:
+    def _join(self, member: GroupMember) -> bool:
         """Join the group; return False if the run was stopped meanwhile."""
         try:
             if not self._stopping.is_set():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +15,7 @@ from roster._json import JsonObject
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
+from roster.spark.queries.client import StateClient
 from roster.spark.queries.store_reads import Found, LocalState
 from roster.state.definition import Definition
 from roster.state.entries import QueryError, Row, Span, behind, parsed
@@ -46,13 +47,6 @@ class Answer(NamedTuple):
     behind: dict[str, int]
 
 
-class Peers(Protocol):
-    """Asks another application for entries."""
-
-    def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
-        """Return the entries of the tasks among these that it can read. Raises StateError."""
-
-
 class StateView:
     """One store of a group's tasks, as of their last committed batch; for any thread.
 
@@ -78,7 +72,7 @@ class StateView:
     """
 
     def __init__(
-        self, local: LocalState, definition: Definition, copies: Copies, ask: Peers, own: Address | None = None
+        self, local: LocalState, definition: Definition, copies: Copies, ask: StateClient, own: Address | None = None
     ) -> None:
         """`own`: address at which this application answers queries, None if it does not."""
         self._local, self._keys, self._copies, self._ask, self._own = local, definition.keys, copies, ask, own
