@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
+import pyarrow as pa
 
 from roster.wire.columns import (
     avro_encode_layout,
@@ -120,7 +121,7 @@ class NativeKernel:
         def call(*arguments: Any) -> int:
             result, error = ctypes.c_int64(), ctypes.c_void_p()
             flat = [
-                argument.__array_interface__["data"][0] if is_array else argument
+                pa.py_buffer(argument).address if is_array else argument
                 for is_array, argument in zip(arrays, arguments, strict=True)
             ]
             status = function(ctypes.addressof(result), ctypes.addressof(error), *flat)

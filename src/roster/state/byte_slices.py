@@ -87,10 +87,11 @@ def joined(kind: pa.DataType, *pieces: bytes | Column) -> Column:
     rows = len(columns[0])
     loops = None if any(column.null_count for column in columns) else loops_for(rows)
     parts = [] if loops is None else [as_bytes(column) for column in columns]
-    lengths = sum((np.diff(ends) for _, ends in parts), np.full(rows, sum(map(len, pieces[::2]))))
-    if loops is None or lengths.sum() > _MOST:
+    constant_bytes = sum(map(len, pieces[::2]))
+    if loops is None or rows * constant_bytes + sum(int(ends[-1] - ends[0]) for _, ends in parts) > _MOST:
         plain = [piece.decode() if isinstance(piece, bytes) and kind == pa.string() else piece for piece in pieces]
         return pc.binary_join_element_wise(*plain, "" if kind == pa.string() else b"")
+    lengths = sum((np.diff(ends) for _, ends in parts), np.full(rows, constant_bytes))
     ends = np.concatenate([[0], np.cumsum(lengths)])
     places, out = ends[:-1].copy(), np.empty(ends[-1], np.uint8)
     parts += [(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int64))] * (len(pieces) % 2)

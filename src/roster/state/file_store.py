@@ -158,7 +158,7 @@ class FileStore(ABC, Generic[Reading_co]):
 
     @property
     def _main(self) -> Path:
-        return self._files.data / self.main_file
+        return self._files.file(self.main_file)
 
     def _open_sound(self) -> None:
         """Open the files; a writer replaces files that cannot be trusted."""

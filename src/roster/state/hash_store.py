@@ -73,7 +73,7 @@ class HashStore(FileStore[HashSnapshot]):
     @override
     def _lengths(self) -> list[int]:
         names = ("head", "heap", "segments", f"index.{self._at.head.index}")
-        return [(self._files.data / name).stat().st_size for name in names]
+        return [self._files.file(name).stat().st_size for name in names]
 
     @property
     @override
@@ -135,7 +135,7 @@ class HashStore(FileStore[HashSnapshot]):
         head = Head.decode(content)
         if is_new or head.index != self._at.head.index:
             self._map_index(head)
-        heap_bytes = (self._files.data / "heap").stat().st_size
+        heap_bytes = self._files.file("heap").stat().st_size
         heap = self._map("heap") if is_new or heap_bytes != len(self._at.heap) else self._at.heap
         segments = self._map("segments").view(np.int64)
         if len(segments) < 2 * max(-(-len(heap) // SEGMENT), head.tail + 1):

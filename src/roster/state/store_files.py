@@ -90,20 +90,27 @@ class StoreFiles:
     def __init__(self, path: Path, layout: int = 0) -> None:
         self.path, self._layout = path, layout
         self.data = path / "data"
-        self._marker = path / "store.json"
+        self._marker, self._lock = path / "store.json", path / "writer.lock"
+        self._paths: dict[str, Path] = {}
         self._writer: int | None = None
         self._access: int | None = None
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of the data, which is made once: each batch asks for some."""
+        if name not in self._paths:
+            self._paths[name] = self.data / name
+        return self._paths[name]
 
     def lock_for_writing(self) -> None:
         """Become the store's only writer. Raises StoreInUseError."""
         import fcntl  # noqa: PLC0415 - Unix only, and a pipeline without state needs none of it
 
         while self._writer is None:
-            self.path.mkdir(parents=True, exist_ok=True)
             try:
-                writer = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:
-                continue  # removed just now
+                writer = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:  # it is new, or was removed just now
+                self.path.mkdir(parents=True, exist_ok=True)
+                continue
             try:
                 fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -119,7 +126,7 @@ class StoreFiles:
     def _is_lock(self, writer: int) -> bool:
         """Return False if the locked store was removed meanwhile."""
         try:
-            return (self.path / "writer.lock").stat().st_ino == os.fstat(writer).st_ino
+            return self._lock.stat().st_ino == os.fstat(writer).st_ino
         except FileNotFoundError:
             return False
 

@@ -224,8 +224,10 @@ def _named_partitions(rows: pa.RecordBatch) -> Int32:
     if "partition" not in rows.schema.names:
         return np.full(rows.num_rows, -1, np.int32)
     column = rows.column("partition").cast(pa.int32())
-    partitions = np.asarray(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
+    if column.null_count == rows.num_rows:
+        return np.full(rows.num_rows, -1, np.int32)
     named = _validity(column)
+    partitions = np.asarray(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int32)
     if ((partitions < 0) & (named > 0)).any():
         raise WireError(f"partition {int(partitions[(partitions < 0) & (named > 0)][0])}")
     return partitions
