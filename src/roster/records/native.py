@@ -70,7 +70,7 @@ AVRO_ENCODE = Loops(
 """`avro_encode`: from columns to Avro values."""
 JSON = Loops("json_kernel", (*OFFSETS.made_of, "json_kernel", "json_layout"), json_layout.SIGNATURES)
 """`json_cells` and `json_texts`: from JSON objects to columns."""
-HASH = Loops("hash_kernel", ("checksum_kernel", "hash_kernel", "hash_layout"), hash_layout.SIGNATURES)
+HASH = Loops("hash_kernel", ("checksum_kernel", "hash_kernel", "hash_layout", "text_kernel"), hash_layout.SIGNATURES)
 """`hash_get` and others: the index and the entries of a store of state."""
 ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON, HASH)
 

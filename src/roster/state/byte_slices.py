@@ -75,7 +75,9 @@ def large_binary(values: Column | Iterable[bytes | None]) -> pa.Array:
         return pa.array(values, _LARGE)
     if values.type != _LARGE:  # a cast to the same type costs as much as another one
         values = values.cast(_LARGE)
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # which copies a single one, too
 
 
 def joined(kind: pa.DataType, *pieces: bytes | Column) -> Column:

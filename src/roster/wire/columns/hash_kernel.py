@@ -26,6 +26,7 @@ from roster.wire.columns.hash_layout import (
     UNIT_BITS,
     checked,
 )
+from roster.wire.columns.text_kernel import copy, eight, four, put
 
 _function = njit(**OPTIONS)
 
@@ -58,48 +59,6 @@ def slot_of(hashed, offset):
     """Return the slot of an entry."""
     number = (hashed >> (64 - TAG_BITS) & _TAG) << PLACE_BITS | offset >> UNIT_BITS
     return number << CHECK_BITS | check_of(number)
-
-
-@_function
-def four(data, pos):
-    """Read a number of four bytes."""
-    return int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
-
-
-@_function
-def eight(data, pos):
-    """Read a number of eight bytes."""
-    return (
-        int64(data[pos])
-        | int64(data[pos + 1]) << 8
-        | int64(data[pos + 2]) << 16
-        | int64(data[pos + 3]) << 24
-        | int64(data[pos + 4]) << 32
-        | int64(data[pos + 5]) << 40
-        | int64(data[pos + 6]) << 48
-        | int64(data[pos + 7]) << 56
-    )
-
-
-@_function
-def put(out, pos, number, size):
-    """Write a number of so many bytes."""
-    for index in range(size):
-        out[pos + index] = number >> 8 * index & 255
-
-
-@_function
-def copy(data, pos, size, out, place):
-    """Copy `size` bytes to `out[place:]`, eight at a time: what is copied is short."""
-    end = pos + size
-    while pos + 8 <= end:
-        put(out, place, eight(data, pos), 8)
-        pos += 8
-        place += 8
-    while pos < end:
-        out[place] = data[pos]
-        pos += 1
-        place += 1
 
 
 @_function

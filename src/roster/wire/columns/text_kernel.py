@@ -1,4 +1,4 @@
-"""The loop that joins pieces of text, written for numba."""
+"""Numbers and short pieces of bytes copied, and the loop that joins pieces of text, written for numba."""
 
 from __future__ import annotations
 
@@ -11,24 +11,59 @@ _function = njit(**OPTIONS)
 
 
 @_function
-def put_piece(data, pos, end, out, place):
-    """Copy [pos, end) to `place`, eight bytes at a time; return the place behind it."""
+def four(data, pos):
+    """Read a number of four bytes."""
+    return int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
+
+
+@_function
+def eight(data, pos):
+    """Read a number of eight bytes."""
+    return (
+        int64(data[pos])
+        | int64(data[pos + 1]) << 8
+        | int64(data[pos + 2]) << 16
+        | int64(data[pos + 3]) << 24
+        | int64(data[pos + 4]) << 32
+        | int64(data[pos + 5]) << 40
+        | int64(data[pos + 6]) << 48
+        | int64(data[pos + 7]) << 56
+    )
+
+
+@_function
+def put(out, pos, number, size):
+    """Write a number of so many bytes."""
+    for index in range(size):
+        out[pos + index] = number >> 8 * index & 255
+
+
+@_function
+def copy(data, pos, size, out, place):
+    """Copy `size` bytes to `out[place:]`, eight and four at a time: what is copied is short."""
+    end = pos + size
     while pos + 8 <= end:
-        for index in range(8):
-            out[place + index] = data[pos + index]
+        put(out, place, eight(data, pos), 8)
         pos += 8
         place += 8
+    if pos + 4 <= end:
+        put(out, place, four(data, pos), 4)
+        pos += 4
+        place += 4
     while pos < end:
         out[place] = data[pos]
         pos += 1
         place += 1
-    return place
 
 
 @_function
 def join(rows, before, size, ends, data, places, out):
     """Write a constant of so many bytes and each row's value to the row's place, which moves behind them; return 0."""
     for row in range(rows):
-        place = put_piece(before, int64(0), size, out, places[row])
-        places[row] = put_piece(data, ends[row], ends[row + 1], out, place)
+        place = places[row]
+        copy(before, int64(0), size, out, place)
+        place += size
+        length = ends[row + 1] - ends[row]
+        copy(data, ends[row], length, out, place)
+        places[row] = place + length
     return int64(0)
