@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import google_crc32c
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from roster.records.native import kernel
 from roster.state import byte_slices, checksums
-from roster.state.byte_slices import sorted_places
+from roster.state.byte_slices import as_bytes, sorted_places
 from tests.examples_tried import examples
 
 KEYS = st.lists(st.binary(max_size=12) | st.binary(max_size=3).map(lambda end: b"shared by all" + end), max_size=200)
@@ -66,3 +67,15 @@ def test_every_flipped_bit_is_found(count: int) -> None:
 def test_places_are_those_of_a_stable_sort(keys: list[bytes], is_large: bool, begin: int) -> None:
     column = pa.array([*[b"\xff"] * begin, *keys], pa.large_binary() if is_large else pa.binary()).slice(begin)
     assert sorted_places(column).tolist() == sorted(range(len(keys)), key=lambda place: (keys[place], place))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string()])
+@pytest.mark.parametrize("begin", range(4))
+@pytest.mark.parametrize("count", range(4))
+def test_a_part_of_a_column_has_the_bytes_between_its_offsets(kind: pa.DataType, begin: int, count: int) -> None:
+    values = ["ab", "", "c"]
+    for column in (pa.array(values, kind), pa.chunked_array([pa.array(values, kind)])):
+        data, offsets = as_bytes(column.slice(begin, count))
+        pieces = [bytes(data[start:end]) for start, end in pairwise(offsets)]
+        assert pieces == [value.encode() for value in values[begin : begin + count]]
+        assert len(offsets) == len(pieces) + 1

@@ -65,7 +65,9 @@ def cut(data: npt.ArrayLike | pa.Buffer, offsets: Numbers) -> pa.Array:
 
 def offsets_of(column: Column) -> Numbers:
     """Return where the values of a large binary array begin, and the end of the last one."""
-    whole = np.frombuffer(column.buffers()[1], np.int64) if len(column) else np.zeros(1, np.int64)
+    if not len(column):
+        return np.zeros(1, np.int64)
+    whole = np.frombuffer(column.buffers()[1], np.int64)
     return whole[column.offset : column.offset + len(column) + 1]
 
 
