@@ -67,7 +67,7 @@ def test_what_only_the_member_knows_is_told_in_words() -> None:
     member.owns(Ownership(3, "m", frozenset({zero})), 5.5)
     member.owns(Ownership(4, "m", revoking=frozenset({zero})), 6.0)
     member.owns(Ownership(-1, "", lost=frozenset({zero})), 7.0)
-    assert list(member.told) == [
+    assert list(member.events) == [
         (1.0, "joins again: the group rebalances"),
         (5.5, "released revoked partitions after 2.5 s"),
         (7.0, "lost partitions: 1"),
