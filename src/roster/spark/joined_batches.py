@@ -75,7 +75,7 @@ class TableJoins:
 
 
 def _place(admin: Admin, options: Options, source: str, table: str) -> Place:
-    """Return where the stores of a table lie. Raises PipelineError if its partitions are not those of the source."""
+    """Return where the stores of a table lie. Raises PipelineError unless it has as many partitions as the source."""
     counts, topic_id = {}, b""
     for topic in (source, table):
         try:

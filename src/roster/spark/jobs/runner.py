@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -24,7 +24,7 @@ from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.missing_values import MissingValues
-from roster.pipeline.tasks.reader import Counts, ReaderConfig, ReadTask
+from roster.pipeline.tasks.reader import Counts, PartitionTask, ReaderConfig, ReadTask
 from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
 from roster.spark.jobs.driver_rows import DriverRows
@@ -41,15 +41,8 @@ Counted: TypeAlias = Accumulator[dict[object, Counts]]
 Failed: TypeAlias = Accumulator[dict[int, tuple[str, str]]]
 
 
-class Reading(Protocol):
-    """Produces a task's rows, for an RDD (`read`) or for mapInArrow (`__call__`)."""
-
-    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the tasks with these numbers."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the tasks that the rows of `batches` name."""
-
+Reading: TypeAlias = ReadTask | PartitionTask
+"""Produces a task's rows, for an RDD (`read`) or for mapInArrow (called)."""
 
 RunSmall: TypeAlias = Callable[[Callable[[Iterable[int]], Iterable[Any]]], list[Any] | None]
 """Runs a task without a Spark job; returns None if Spark has to run it."""
