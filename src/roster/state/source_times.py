@@ -218,6 +218,7 @@ class SourceTimes(NamedTuple):
         lag: int = 0,
         *,
         is_relayed: bool = False,
+        is_stepped: bool = False,
         entry_key: bytes = SOURCES_KEY,
         is_own: Callable[[int], bool] | None = None,
     ) -> SourceTimes | None:
@@ -225,7 +226,8 @@ class SourceTimes(NamedTuple):
 
         column: of times, None if the operator does not go by any. key: of the stream time. lag: microseconds that rows
         of a source may be behind its largest one so far. is_relayed: rows of a source come through several tasks, which
-        tell the time. entry_key: of what is known. is_own: tells which sources of notices count, None: all.
+        tell the time. is_stepped: their delays are by how much steps have made them less. entry_key: of what is known.
+        is_own: tells which sources of notices count, None: all.
         """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
@@ -237,7 +239,9 @@ class SourceTimes(NamedTuple):
         notices = [Notice.decode(data) for data in table[NOTICE].filter(pa.array(is_notice)).to_pylist()]
         notices = notices if is_own is None else [notice.among(is_own) for notice in notices]
         plain = table.drop_columns(LABELS).filter(pc.invert(pa.array(is_notice)))
-        source, delay = source[rows], table[DELAY].to_numpy()[rows]
+        source, delay, less = source[rows], table[DELAY].to_numpy()[rows], 0
+        if is_stepped:
+            less, delay = max(known.times.get(STEPPED, NEVER), int(delay.max(initial=NEVER))), np.zeros_like(delay)
         times = np.full(len(rows), NEVER)
         if column is not None:
             times, has = times_of(plain, column)
@@ -255,13 +259,18 @@ class SourceTimes(NamedTuple):
         now, hold = before, known.hold
         if notices:
             least, held_by = _least(notices[-1], known.ended, times_seen.times(int(places[-1])))
-            now, hold, known.ended[HELD] = max(before, least), least if held_by else None, held_by
+            least -= max(less, 0)
+            now = (
+                before if less == NEVER else max(before, least)
+            )  # how much less rows are is not known before the first
+            hold, known.ended[HELD] = least if held_by else None, held_by
         if hold is None and len(rows) and (not notices or rows[-1] > places[-1]):
             hold, known.ended[HELD] = now, 0  # a notice is still to come behind them
         held_by = known.ended.get(HELD, UNLABELLED)
         after = dict.fromkeys((label for label, ended in known.ended.items() if ended <= WAITING), NEVER)
         after |= {label: time for label, time in times_seen.times(len(table)).items() if label != HELD}
         after |= {} if hold is None else {HELD: hold}
+        after |= {STEPPED: less} if is_stepped and less != NEVER else {}
         furthest = max((time for label, time in after.items() if label > UNLABELLED), default=now)
         held = max(furthest - now, 0) if held_by and now != NEVER else 0
         entry = Known(after, known.ended).encode()

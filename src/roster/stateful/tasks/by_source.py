@@ -48,15 +48,17 @@ def by_source(
     *,
     passed: str | None = None,
     is_relayed: bool = False,
+    is_stepped: bool = False,
     sides: tuple[Sequence[str], ...] = (),
 ) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
     lag: microseconds that rows of a source may be behind its largest one so far. passed: column of times by which
     results keep the labels of their rows, for the next operator. is_relayed: a source's rows come through many tasks.
+    is_stepped: and then through steps, see `SourceTimes.over`.
     sides: of a join, whose rows of both sides have labels: names of the sources of each.
     """
-    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides))
+    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides, is_stepped))
 
 
 def behind(operator: Operator, front: Front, *, is_sorted: bool, passed: str | None) -> Operator:
@@ -86,6 +88,7 @@ class BySource(Around):
     passed: str | None = None
     is_relayed: bool = False
     of_sides: tuple[Sequence[str], ...] = ()
+    is_stepped: bool = False
 
     @property
     def column(self) -> str | None:
@@ -111,7 +114,9 @@ class BySource(Around):
         return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        return SourceTimes.over(table, self.column, store, key, self.lag, is_relayed=self.is_relayed)
+        return SourceTimes.over(
+            table, self.column, store, key, self.lag, is_relayed=self.is_relayed, is_stepped=self.is_stepped
+        )
 
     def _of_side(self, number: int, table: pa.Table, store: Any) -> SourceTimes | None:
         """Return the times of one side of a join; notices are in the left one's columns."""

@@ -24,6 +24,7 @@ from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.result_records import key_of_records
 from roster.pipeline.tasks.steps import applied
+from roster.state.event_time import times_of
 from roster.state.keys import encode_keys
 from roster.state.rows import PREFIX_LENGTH as ROWS_PREFIX
 from roster.state.rows import RowLayout, StoredRows
@@ -34,6 +35,7 @@ from roster.state.source_times import (
     SOURCE,
     UNLABELLED,
     UNTIMED,
+    Front,
     Notice,
     SourceClock,
     labelled,
@@ -168,11 +170,13 @@ def through_labelled(
     labelled_rows: Iterator[pa.RecordBatch],
     *,
     keeps_rows: bool = False,
+    time: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a function makes of rows with labels, and notices, all with these columns.
 
     It gets rows of one source at a time, so that what it makes of them is of that source. keeps_rows: it adds columns
-    to rows, so it gets them with their labels and leaves these in place.
+    to rows, so it gets them with their labels and leaves these in place. time: column of times that rows have before
+    it, too: the delay of a result is then by how much they were made less.
     """
     for batch in labelled_rows:
         if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
@@ -190,7 +194,11 @@ def through_labelled(
         for begin, end in pairwise([0, *changes, batch.num_rows]):
             rows = batch.select(names).slice(begin, end - begin)
             for results in function(iter((rows,))):
-                yield with_source(results, source[begin], UNTIMED if is_untimed[begin] else 0)
+                label = UNTIMED if is_untimed[begin] else 0
+                if time is not None:
+                    before, after = (times_of(pa.Table.from_batches([each]), time)[0] for each in (rows, results))
+                    label = min(Front(times=before).stepped(after) or 0, UNTIMED - 1)
+                yield with_source(results, source[begin], label)
 
 
 def notice_row(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:

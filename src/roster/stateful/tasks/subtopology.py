@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -181,7 +181,14 @@ class SubtopologyPlan:
         if not self.tables or self.repartition_source is None or not self.repartition_source.is_labelled:
             return joined
         keeps_rows = all(table.then is None for table in self.tables)
-        return partial(through_labelled, joined, with_labels(self.tables[-1].columns), keeps_rows=keeps_rows)
+        time = self.nodes[0].time_column if self.is_stepped else None
+        return partial(through_labelled, joined, with_labels(self.tables[-1].columns), keeps_rows=keeps_rows, time=time)
+
+    @property
+    def is_stepped(self) -> bool:
+        """True if its rows come through a relay, and then through steps behind a table that may change times."""
+        source = self.repartition_source
+        return source is not None and source.is_relayed and any(table.then is not None for table in self.tables)
 
     @property
     def has_sources(self) -> bool:
@@ -207,7 +214,8 @@ class SubtopologyPlan:
             operator = noting(operator, reach.columns)
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
-            operator = by_source(operator, self.lag(number), passed=passed, is_relayed=is_relayed, sides=node.sides)
+            options: dict[str, Any] = {"passed": passed, "is_relayed": is_relayed, "is_stepped": self.is_stepped}
+            operator = by_source(operator, self.lag(number), **options, sides=node.sides)
             return operator, with_labels(node.columns)
         if number and node.time_column is not None:
             front, before = self._front(number, updates), self.nodes[number - 1]
@@ -359,8 +367,10 @@ def _relaying(plan: SubtopologyPlan, following: Sequence[SubtopologyPlan]) -> Su
     columns = [node.time_column for each in following for node in each.nodes if node.time_column is not None]
     if plan.nodes or source is None or sink is None or not following[0].nodes:
         return plan
-    steps = [sink.then, *(table.then for table in following[0].tables)]
-    if any(step is not None for step in steps) or not _has_times(sink.columns, columns[0]):
+    is_stepped = any(table.then is not None for table in following[0].tables)
+    if sink.then is not None or not _has_times(sink.columns, columns[0]):
+        return plan
+    if is_stepped and following[0].nodes[0].time_column != columns[0]:
         return plan
     relay = Relay(pa.schema([source.columns.field(name) for name in source.keys]), columns[0])
     node = OperatorNode(relay, sink.columns, f"times-of-{plan.subtopology.number}")
