@@ -227,8 +227,8 @@ FAULTS = (
     Fault(
         "a run up to the ends of the topics goes on with what comes",
         "pipeline/driver/loop.py",
-        "            ends = self._targets.limit(ends)\n",
-        "            pass\n",
+        "ends = self._targets.limit(ends) if available_now else dict(ends)",
+        "ends = dict(ends)",
         "pipeline/driver",
     ),
     Fault(
