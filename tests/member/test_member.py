@@ -667,6 +667,27 @@ def test_static_members_send_their_instance_id_everywhere() -> None:
     assert stage.request(OffsetCommitRequest).group_instance_id == "i"
 
 
+def test_a_static_member_that_comes_back_is_refused_if_it_has_been_replaced() -> None:
+    stage = Stage(group_instance_id="i")
+    stage.step(Started("i-1"))
+    stage.find_coordinator()
+    assert stage.request(JoinGroupRequest).member_id == "i-1"
+    stage.answer(JoinGroupRequest, JoinGroupResponse(error_code=E.FENCED_INSTANCE_ID))
+    assert stage.owns.failure is not None
+    assert stage.owns.failure.kind is FailureKind.FENCED_INSTANCE
+
+
+def test_a_static_member_that_comes_back_joins_anew_once_the_group_has_forgotten_it() -> None:
+    stage = Stage(group_instance_id="i")
+    stage.step(Started("i-1"))
+    stage.find_coordinator()
+    stage.answer(JoinGroupRequest, JoinGroupResponse(error_code=E.UNKNOWN_MEMBER_ID))
+    assert stage.request(JoinGroupRequest).member_id == ""
+    stage.joined()
+    stage.synced("t-0")
+    assert stage.member.state is MemberState.STABLE
+
+
 @pytest.mark.parametrize("steps", range(5))
 def test_closing_works_in_every_state(steps: int) -> None:
     stage = Stage()

@@ -36,6 +36,7 @@ class FakeMember:
         self.commit_errors: list[Exception] = []
         self.offset_errors: list[Exception] = []
         self.end: Callable[[], object] = lambda: None
+        self.static_id = ""
         self.watched: list[dict[TopicPartition, int]] = []
         self._now = Ownership()
 

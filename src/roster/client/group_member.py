@@ -92,6 +92,9 @@ class GroupMember:
         self._on_event = options.on_event
         self.statistics = MemberStatistics()
         """Counts of rebalances, failures and delays, made on the member's thread."""
+        self.static_id = ""
+        """A static member's newest id. Give it to an object that goes on for this one, before that starts: the group
+        then refuses it if another member has taken its instance id meanwhile."""
         self._changed = threading.Condition()
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}
@@ -147,7 +150,7 @@ class GroupMember:
         if not isinstance(self._config.selection, re.Pattern):
             await self._cluster.topics(self._config.selection)
         self._runner = MemberShell(self._cluster, self._config, self._chance, self._take, self._stepped, self._late)
-        self._feed(Started())
+        self._feed(Started(self.static_id))
 
     async def _connect(self, timeout: float) -> None:
         """Retry the first connection, as a broker may just be starting."""
@@ -391,6 +394,8 @@ class GroupMember:
                 epoch=news.epoch,
                 error=None if news.failure is None else failure_error(news.failure),
             )
+            if self._config.group_instance_id is not None:
+                self.static_id = news.member_id or self.static_id
             self.statistics.owns(self._ownership, time.monotonic())
             self._changed.notify_all()
 

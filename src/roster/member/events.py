@@ -23,7 +23,12 @@ from roster.wire import Message
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Join the group now."""
+    """Join the group now. former_id: a static member's id in its last membership, "" if it has had none.
+
+    The coordinator refuses that id if another member has taken its instance id since (KIP-345).
+    """
+
+    former_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

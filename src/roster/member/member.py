@@ -150,7 +150,8 @@ def _handle(me: MemberContext, event: Event) -> None:
 
 def _on_application(me: MemberContext, event: Event) -> None:
     match event:
-        case Started():
+        case Started(former_id):
+            me.member_id = former_id
             me.rejoin_reason = "the member starts"
             me.causes.next = Cause.JOIN
         case Released(partitions):

@@ -390,6 +390,21 @@ def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as
     assert "max_batch_ms" in caplog.text
 
 
+def test_after_a_stall_a_static_member_comes_back_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchGuard, "start", lambda self: None)  # it looks when the test says so
+    rig = Rig()
+
+    def stall(batch: Batch) -> None:
+        rig.members[0].static_id = "i-1"
+        for now in (0.0, 284.0, 300.0):
+            rig.run._loop._guard.check(rig.members[0].ownership(), now)  # type: ignore[union-attr]
+        rig.runner.during = lambda batch: None
+
+    rig.runner.during = stall
+    rig.run.work(available_now=True)
+    assert [member.static_id for member in rig.members] == ["i-1", "i-1"], "the second one got it before it joined"
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -125,11 +125,11 @@ class Run:
 
         Raises PipelineError, ClientError, and what a function, a task or the sink raised.
         """
-        batches, size, suspects = 0, batch_size(self._options), Suspects()
+        batches, size, suspects, static_id = 0, batch_size(self._options), Suspects(), ""
         self._reporter.line("warms executors up, then joins")
         while True:
             with contextlib.ExitStack() as cleanup:
-                member = self._warm_member(cleanup)
+                member = self._warm_member(cleanup, static_id)
                 if member is None:
                     return
                 loop = DriverLoop(
@@ -153,6 +153,7 @@ class Run:
             if loop.stalled is None:
                 return
             self._reporter.left(loop.stalled)
+            static_id = member.static_id
             batches, self._last_progress = loop.batches, self.last_progress
 
     def _until_reached(self, attempt: Callable[[], T]) -> T | None:
@@ -211,15 +212,15 @@ class Run:
             self._stopping.wait(_OLD_LOOK)
         return not self._stopping.is_set()
 
-    def _warm_member(self, cleanup: contextlib.ExitStack) -> GroupMember | None:
+    def _warm_member(self, cleanup: contextlib.ExitStack, static_id: str) -> GroupMember | None:
         """Wait for a slot, warm up and join; return the member, which `cleanup` closes.
 
-        None: the run was stopped meanwhile.
+        None: the run was stopped meanwhile. static_id: of the last membership.
         """
         if not self._stopping.is_set() and self._is_alone():
             thread = cleanup.enter_context(ThreadPoolExecutor(1, "roster-join"))
             self._runner.find_stores()
-            member = self._new_member(cleanup)
+            member = self._new_member(cleanup, static_id)
             joining = thread.submit(self._join, member)
             # The first batch of a small topic then waits for no Spark job; a large one is Spark's first.
             is_warm = self._warm_up(is_small=True) or (self._has_slot() and self._warm_up())
@@ -230,13 +231,14 @@ class Run:
         self.phase = WARMING
         self._runner.find_stores()
         if self._warm_up() and self._old_have_left():
-            self.phase, member = JOINING, self._new_member(cleanup)
+            self.phase, member = JOINING, self._new_member(cleanup, static_id)
             return member if self._join(member) else None
         return None
 
-    def _new_member(self, cleanup: contextlib.ExitStack) -> GroupMember:
+    def _new_member(self, cleanup: contextlib.ExitStack, static_id: str) -> GroupMember:
         member = self._membership(replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1)))
         cleanup.callback(member.close)
+        member.static_id = static_id
         member.statistics, self._joining = self._reporter.statistics, member
         return member
 
