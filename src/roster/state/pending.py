@@ -73,10 +73,12 @@ class WithChanges:
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key."""
-        keys = listed(keys)
-        others = [key for key in keys if key not in self._changes]
+        names = listed(keys)
+        if self._changes.keys().isdisjoint(names):  # of the time after a batch, for one
+            return self._snapshot.multi_get(keys)
+        others = [key for key in names if key not in self._changes]
         stored = dict(zip(others, self._snapshot.multi_get(others), strict=True)) if others else {}
-        return [self._changes[key] if key in self._changes else stored[key] for key in keys]
+        return [self._changes[key] if key in self._changes else stored[key] for key in names]
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
