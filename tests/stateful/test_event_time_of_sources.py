@@ -568,7 +568,7 @@ class World:
                 if not behind and not told:
                     continue
                 quiet = 0
-                planned = self.plan([*{*behind, *told}], self.rng.choice([6, 100]), app)
+                planned = self.plan(sorted({*behind, *told}), self.rng.choice([6, 100]), app)
                 if turn < 200 and self.rng.random() < (0.2 if behind else 0.5):
                     app.take(planned[1].ranges)  # the batch is aborted
                 else:
