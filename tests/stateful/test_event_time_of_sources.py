@@ -351,7 +351,9 @@ class World:
         )
         backlogs = {
             plan.subtopology.number: InputBacklog(
-                admin, "g", plan.subtopology.sources, plan.sources_at, lambda: self.clock, is_sent=plan.is_labelling
+                *(admin, "g", plan.subtopology.sources, plan.sources_at, lambda: self.clock),
+                is_sent=plan.is_labelling,
+                is_of_tasks=plan.repartition_source is not None,
             )
             for plan in self.plans
             if plan.is_labelling or plan.is_by_split

@@ -84,15 +84,17 @@ class InputBacklog(DueTasks):
         now: Callable[[], float] = time.monotonic,
         *,
         is_sent: bool = True,
+        is_of_tasks: bool = False,
     ) -> None:
         """sources_at: returns the sources that a partition's rows have; one has been read if all its partitions have.
 
-        is_sent: others hear of it, behind a repartition.
+        is_sent: others hear of it, behind a repartition. is_of_tasks: the input is a repartition topic itself.
         """
-        self._sources_at, self._is_sent = sources_at, is_sent
+        self._sources_at, self._is_sent, self._is_of_tasks = sources_at, is_sent, is_of_tasks
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._partitions: list[TopicPartition] = []
         self._looked = float("-inf")
+        """When it last looked in order to tell all."""
         self._ends: Mapping[TopicPartition, int] = {}
         self._behind: set[TopicPartition] = set()
         """Partitions with more to read behind the last batch."""
@@ -131,6 +133,7 @@ class InputBacklog(DueTasks):
             return ()
         if (behind or not once) and self._now() - max(self._looked, self._planned) < _APART:
             return ()
+        self._looked = self._now()
         self._look_up()
         self._is_told = not any(self._ends.values())  # no client has sent anything
         return () if self._behind or self._is_told else own[:1]
@@ -147,7 +150,11 @@ class InputBacklog(DueTasks):
         count = sum(batch.ranges[partition].size for partition in read)
         is_for_all = not 0 < count <= _FEW or bool(self._behind) or not is_known
         is_for_all |= self._planned - self._looked >= _APART
-        if is_for_all:
+        self._looked = self._planned if is_for_all else self._looked
+        # A task sends rows to several partitions in one transaction: behind rows in one there may be rows in others.
+        if is_for_all or (
+            self._is_of_tasks and any(self._ends.get(partition, 0) < end for partition, end in read.items())
+        ):
             self._look_up()
         self._is_committed = self._is_told = False
         unread = {partition for partition, end in read.items() if end < self._ends.get(partition, end + 1)}
@@ -186,7 +193,6 @@ class InputBacklog(DueTasks):
         return {p: span.end for p, span in batch.ranges.items() if p.topic in self._topics}
 
     def _look_up(self) -> None:
-        self._looked = self._now()
         if not self._partitions:
             self._partitions = [
                 TopicPartition(topic, description.partition)

@@ -148,7 +148,9 @@ class Stores(BetweenBatches):
         """Deletes processed records of repartition topics."""
         self.input_backlogs = {
             plan.subtopology.number: InputBacklog(
-                self.admin, options.group, plan.subtopology.sources, plan.sources_at, is_sent=plan.is_labelling
+                *(self.admin, options.group, plan.subtopology.sources, plan.sources_at),
+                is_sent=plan.is_labelling,
+                is_of_tasks=plan.repartition_source is not None,
             )
             for plan in self.plans
             if plan.is_labelling or plan.is_by_split
