@@ -99,14 +99,14 @@ def main() -> None:
     from roster.spark import session
 
     *arguments, killed_at = sys.argv[1:]
-    commit, calls = TransactionalSink.commit, count(1)
+    commit, calls = TransactionalSink.commit_batch, count(1)
 
-    def dying(sink: TransactionalSink, written: None, batch: Any) -> None:
+    def dying(sink: TransactionalSink, written: None, batch: Any) -> Any:
         if next(calls) == int(killed_at):
             os.kill(os.getpid(), signal.SIGKILL)
-        commit(sink, written, batch)
+        return commit(sink, written, batch)
 
-    TransactionalSink.commit = dying  # type: ignore[method-assign]
+    TransactionalSink.commit_batch = dying  # type: ignore[method-assign]
     pages(session("dead-letters", "local[1]", spark_driver_memory="512m"), *arguments).run(available_now=True)
 
 

@@ -71,15 +71,15 @@ def main() -> None:
     from roster.spark import session
 
     kind, *arguments = sys.argv[1:]
-    commit = TransactionalSink.commit
+    commit = TransactionalSink.commit_batch
 
-    def dying(sink: TransactionalSink, written: Any, batch: Batch) -> None:
+    def dying(sink: TransactionalSink, written: Any, batch: Batch) -> Any:
         if not any(span.size for span in batch.ranges.values()):
             os.kill(os.getpid(), signal.SIGKILL)
-        commit(sink, written, batch)
+        return commit(sink, written, batch)
 
     if kind == "joined":
-        TransactionalSink.commit = dying  # type: ignore[method-assign]
+        TransactionalSink.commit_batch = dying  # type: ignore[method-assign]
     made = {"windows": windows, "joined": joined}[kind]
     made(session("idle", "local[1]", spark_driver_memory="512m"), *arguments).run()
 

@@ -73,14 +73,14 @@ def main() -> None:
     from roster.spark import session
 
     kind, folder, bootstrap, group, topic, late, directory, most, killed_at = sys.argv[1:]
-    commit, calls = TransactionalSink.commit, count(1)
+    commit, calls = TransactionalSink.commit_batch, count(1)
 
-    def dying(sink: TransactionalSink, written: None, batch: Any) -> None:
+    def dying(sink: TransactionalSink, written: None, batch: Any) -> Any:
         if next(calls) == int(killed_at):
             os.kill(os.getpid(), signal.SIGKILL)
-        commit(sink, written, batch)
+        return commit(sink, written, batch)
 
-    TransactionalSink.commit = dying  # type: ignore[method-assign]
+    TransactionalSink.commit_batch = dying  # type: ignore[method-assign]
     spark = session("late", "local[1]", spark_driver_memory="512m")
     results = Results(kind, Path(folder))
     windows(spark, results.sink(), bootstrap, group, topic, late, directory, int(most)).run(available_now=True)
