@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.gate, pytest.mark.timeout(600)]
 
 TEN_MINUTES, PARTITIONS, SESSION_MS = 600, 4, 6_000
+GRACE = 10
+"""Seconds; of the windows of `outage.py`."""
 
 
 def test_an_application_that_is_dead_for_ten_minutes_makes_no_row_late(tmp_path: Path) -> None:
@@ -39,7 +41,8 @@ def test_an_application_that_is_dead_for_ten_minutes_makes_no_row_late(tmp_path:
         def add(part: int) -> None:
             begin = part * TEN_MINUTES
             rows = [day(chance, 120, begin, begin + TEN_MINUTES) for _ in partitions]
-            send(topics, topic, rows)
+            # No partition may be further ahead of one that has been read than the grace: its next rows would be late.
+            send(topics, topic, rows, apart=GRACE)
             sent.extend(rows)
 
         def read() -> int:
