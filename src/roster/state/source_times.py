@@ -260,9 +260,8 @@ class SourceTimes(NamedTuple):
         if notices:
             least, held_by = _least(notices[-1], known.ended, times_seen.times(int(places[-1])))
             least -= max(less, 0)
-            now = (
-                before if less == NEVER else max(before, least)
-            )  # how much less rows are is not known before the first
+            # By how much steps make times less is not known before the first row.
+            now = before if less == NEVER else max(before, least)
             hold, known.ended[HELD] = least if held_by else None, held_by
         if hold is None and len(rows) and (not notices or rows[-1] > places[-1]):
             hold, known.ended[HELD] = now, 0  # a notice is still to come behind them
@@ -297,7 +296,7 @@ class SourceTimes(NamedTuple):
         stream_times, sources = np.maximum.accumulate(times), np.zeros(count, np.int64)
         largest, hold = max(before, known.get(UNLABELLED, NEVER), int(times.max(initial=NEVER))), front.hold
         now = max(before, (largest if hold is None else min(largest, hold)) - front.lag)
-        less = max((each for each in (stepped, known.get(STEPPED)) if each is not None), default=None)
+        less = max((known_less for known_less in (stepped, known.get(STEPPED)) if known_less is not None), default=None)
         if less is not None and front.reached is not None and not (less and front.is_open):
             now = max(now, front.reached - less)
         if SOURCE in table.column_names:

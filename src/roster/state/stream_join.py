@@ -76,7 +76,7 @@ class StreamJoin:
 
     times: columns with the times of both sides. right: columns of the right side in the results. how: one of
     `WAITING_SIDES`. bounds: of the right row's time less the left one's; None: `within` both ways. Keys and times may
-    be columns that both sides share. Of a right row without a partner results have these, and `right`.
+    be columns that both sides share. Results have these and `right` of a right row without a partner.
     Raises StateError for a time that is not positive or a grace period below 0, and for columns that do not fit.
     """
 
@@ -418,7 +418,7 @@ def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: 
 
 def _pairs(left: _Rows, right: _Rows, span: tuple[int, int], nulls: Times) -> tuple[Times, Times]:
     """Return the indexes in both sides of rows that pair. nulls: codes of keys that do not."""
-    right_codes = np.where(np.isin(right.codes, nulls), -1, right.codes)
+    right_codes = np.where(np.isin(right.codes, nulls), -1, right.codes) if len(nulls) else right.codes
     order = np.lexsort((right.times, right_codes))
     low = _before(right_codes, right.times, left.codes, left.times + span[0], inclusive=False)
     high = _before(right_codes, right.times, left.codes, left.times + span[1], inclusive=True)

@@ -23,6 +23,7 @@ from roster.spark.dataframes.operators import (
     aggregate_below,
     literal_of,
     replaced,
+    unnamed,
     with_types,
 )
 from roster.spark.dataframes.plan import FIELD, Java, Node
@@ -72,7 +73,7 @@ class _Side:
                     number = alias.child().exprId().id()
                     break
         output = next(output for output in self.totals.outputs if output.exprId().id() == number)
-        expression, groups = _inner(output), enumerate(self.totals.group.expressions)
+        expression, groups = unnamed(output), enumerate(self.totals.group.expressions)
         return next((place for place, group in groups if group.semanticEquals(expression)), None)
 
     def functions(self) -> dict[str, Aggregate]:
@@ -105,13 +106,9 @@ class _Side:
             if node.kind == "Filter":
                 conditions.append(replaced(node.java.condition(), values, jvm))
             if node.kind == "Project":
-                outputs = [replaced(_inner(named), values, jvm) for named in members(node.java.projectList())]
+                outputs = [replaced(unnamed(named), values, jvm) for named in members(node.java.projectList())]
                 values = list(zip(members(node.java.output()), outputs, strict=True))
         return values, conditions
-
-
-def _inner(named: Java) -> Java:
-    return named.child() if class_of(named) == "Alias" else named
 
 
 def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
@@ -136,7 +133,8 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
         fix = "Use an inner join, or an outer or left semi one with conditions behind it"
         raise PipelineError(f"a join of totals of the kind {kind}", field=FIELD, fix=fix)
     pairs = [(left, right) for left, right in ((names[0][p], names[1][q]) for p, q in places) if left and right]
-    pairs = pairs or [(sides[0].totals.group.keys[0], sides[1].totals.group.keys[0])]  # of no column
+    # By the window alone: each side then has one key, which is the same for all rows.
+    pairs = pairs or [(sides[0].totals.group.keys[0], sides[1].totals.group.keys[0])]
     keys = [{pair[number]: f"key {pair[0]}" for pair in pairs} for number in range(len(sides))]
     expressions: Java = jvm.org.apache.spark.sql.catalyst.expressions
 

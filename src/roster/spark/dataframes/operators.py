@@ -458,8 +458,7 @@ class Totals:
         """Return the node's outputs over attributes of the results: each with its name and id."""
         values = [(expression, value(by_name)) for expression, value in self.group.values]
         values += [(call, by_name[name]) for call, name in self.calls]
-        inner = ((own.child() if class_of(own) == "Alias" else own, own) for own in self.outputs)
-        return [(replaced(expression, values, jvm), own.name(), own.exprId()) for expression, own in inner]
+        return [(replaced(unnamed(own), values, jvm), own.name(), own.exprId()) for own in self.outputs]
 
 
 def with_types(
@@ -583,6 +582,11 @@ def _calls(expression: Java) -> Iterator[Java]:
         return
     for child in members(expression.children()):
         yield from _calls(child)
+
+
+def unnamed(named: Java) -> Java:
+    """Return what an alias names, an attribute as it is."""
+    return named.child() if class_of(named) == "Alias" else named
 
 
 def replaced(expression: Java, values: Sequence[tuple[Java, Java]], jvm: Java) -> Java:

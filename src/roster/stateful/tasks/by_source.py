@@ -209,16 +209,19 @@ class Behind(BySource):
         return super().set_aside or (lambda table, store: set_aside(alone.__call__, table, store))
 
     def _places(self, table: pa.Table) -> Any:
-        times, _ = times_of(table, self.time_column or "")
-        is_sorted = self.is_sorted and SOURCE not in table.column_names
-        return np.argsort(times, kind="stable") if is_sorted else np.arange(len(times))
+        if not self._is_reordered(table):
+            return np.arange(len(table))
+        return np.argsort(times_of(table, self.time_column or "")[0], kind="stable")
+
+    def _is_reordered(self, table: pa.Table) -> bool:
+        return self.is_sorted and SOURCE not in table.column_names
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
         assert self.time_column is not None  # others are not behind anything
         times, _ = times_of(table, self.time_column)
         stepped = self.front.stepped(times)
-        if self.is_sorted and SOURCE not in table.column_names:
-            places = self._places(table)
+        if self._is_reordered(table):
+            places = np.argsort(times, kind="stable")
             table, times = table.take(pa.array(places)), times[places]
         return SourceTimes.behind(table, times, store, key, self.front, stepped)
 

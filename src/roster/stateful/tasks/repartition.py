@@ -196,7 +196,7 @@ def through_labelled(
             for results in function(iter((rows,))):
                 label = UNTIMED if is_untimed[begin] else 0
                 if time is not None:
-                    before, after = (times_of(pa.Table.from_batches([each]), time)[0] for each in (rows, results))
+                    before, after = (times_of(pa.Table.from_batches([batch]), time)[0] for batch in (rows, results))
                     label = min(Front(times=before).stepped(after) or 0, UNTIMED - 1)
                 yield with_source(results, source[begin], label)
 
