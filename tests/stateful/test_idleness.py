@@ -55,7 +55,9 @@ class Case:
         self.at = 1000.0
         sources = ("t", *(topic for topic in {*joined.get(0, ())} if topic is not None))
         changelogs = Changelogs([Changelog("g-s-changelog", "id", 3, Subtopology(0, sources, ("s",)))])
-        self.idleness = Idleness(changelogs, joined, 60.0, now=lambda: self.at)
+        self.behind = set[int]()
+        """Sub-topologies in front of which something is left to read."""
+        self.idleness = Idleness(changelogs, joined, 60.0, self.behind.__contains__, now=lambda: self.at)
         self.idleness.assigned([P0, P1, P2])
 
     def due(self, *behind: TopicPartition, once: bool = False, owned: Any = (P0, P1, P2)) -> set[TopicPartition]:
@@ -67,12 +69,15 @@ class Case:
         records: int = 0,
         changed: int = 1,
         told: Collection[TaskId] = (),
+        held_by: str | None = None,
     ) -> dict[TaskId, int | None]:
         """Run a batch of these tasks, each with a store of so much stream time; return what they were given."""
         ranges = {TopicPartition("t", task.partition): Range(5, 5 + records) for task in stores}
         batch = Batch(0, Owner("g", 1, "m"), ranges)
         until = {task: time for task, ((time,),) in self.idleness.times_to_give(batch).items()}
-        progress = {task: [StoreProgress(3, 9, changed, stream_time_ms=time)] for task, time in stores.items()}
+        progress = {
+            task: [StoreProgress(3, 9, changed, stream_time_ms=time, held_by=held_by)] for task, time in stores.items()
+        }
         self.idleness.ran(batch, {task: TaskRun(of, None, task in told) for task, of in progress.items()})
         return until
 
@@ -108,6 +113,35 @@ def test_notices_of_other_tasks_are_no_records() -> None:
     case.at += 1
     assert case.due(owned=(P0, P1)) == {P0, P1}
     assert case.ran({T0: 6_590, T1: 67_000}) == {T0: 5_590 + 1_000, T1: 67_000}, "by the clock since it was told"
+
+
+def test_a_task_is_not_idle_while_a_source_behind_a_repartition_holds_it_back() -> None:
+    case = Case()
+    case.ran({T0: 5_000}, records=1, held_by="17")
+    case.ran({T1: 4_000}, records=1, held_by="0")
+    case.at += 60
+    assert case.due(owned=(P0, P1)) == {P1}
+    assert case.ran({T1: 5_000}, held_by="0") == {T1: 5_000}, "the time of the one that is held back"
+    case.at += 60
+    assert case.due(owned=(P0, P1)) == set()
+    case.ran({T0: 6_000}, records=1, told={T0}, held_by="0")
+    case.at += 60
+    assert case.due(owned=(P0, P1)) == {P0, P1}
+    assert case.ran({T0: 66_000, T1: 125_000}, held_by="0") == {T0: 66_000, T1: 125_000}
+
+
+def test_a_task_is_not_idle_while_anything_is_left_to_read_in_front_of_its_repartition() -> None:
+    case = Case()
+    case.ran({T0: 5_000, T1: 7_000}, records=1)
+    case.at += 60
+    case.behind.add(0)
+    assert case.due(owned=(P0, P1)) == set(), "its application has died"
+    case.behind.clear()
+    case.at += 59
+    assert case.due(owned=(P0, P1)) == set()
+    case.at += 1
+    assert case.due(owned=(P0, P1)) == {P0, P1}
+    assert case.ran({T0: 65_000, T1: 67_000}) == {T0: 65_000, T1: 67_000}, "by the clock since nothing is left"
 
 
 def test_one_that_is_ahead_of_those_with_records_waits_for_them() -> None:

@@ -104,12 +104,16 @@ class _Input(NamedTuple):
 
 @dataclass(slots=True)
 class _Quiet:
-    """An input without records: seconds of its last ones and of its next turn; its stream times as of `noted`."""
+    """An input without records: seconds of its last ones and of its next turn; its stream times as of `noted`.
+
+    is_held: a source behind a repartition holds its task back, so rows in front of it are still to come.
+    """
 
     since: float
     turn: float
     noted: float
     times: Times = field(default_factory=list)
+    is_held: bool = False
 
 
 class Idleness(DueTasks):
@@ -118,6 +122,8 @@ class Idleness(DueTasks):
     After `after` seconds without records a task runs once without input, and again every `after` seconds until its
     state stops changing. Each store then gets the least stream time of its operator among inputs with records, or
     without such inputs its own plus the seconds since it was noted. The later side of a join counts.
+
+    An input has no turn while rows of it are still to come: a source holds its task back, or `is_behind` says so.
     """
 
     def __init__(
@@ -125,13 +131,16 @@ class Idleness(DueTasks):
         changelogs: Changelogs,
         joined: Mapping[int, Sequence[str | None]],
         after: float,
+        is_behind: Callable[[int], bool] = lambda _: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`joined`: the topic that each store joins, None for none, of each sub-topology that goes by stream time.
 
-        now: in seconds.
+        is_behind: tells whether anything is left to read in front of a sub-topology's repartition; may raise
+        ClientError. now: in seconds.
         """
         self._changelogs, self._joined, self._after, self._now = changelogs, joined, after, now
+        self._is_behind = is_behind
         self._quiet: dict[_Input, _Quiet] = {}
         self._given: dict[_Input, Times] = {}
         self._asked = 0.0
@@ -140,7 +149,7 @@ class Idleness(DueTasks):
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         for task in self._changelogs.tasks_of(partitions):
             for source in self._inputs(task):
-                self._has_records(source, [])
+                self._wait_anew(source, [])
 
     @override
     def aborted(self, batch: Batch) -> None:
@@ -162,13 +171,18 @@ class Idleness(DueTasks):
                 new_times = [self._goes_to(source, place, own, least, now) for place, own in enumerate(quiet.times)]
                 if not new_times or new_times != quiet.times:
                     self._given[source] = new_times
+        numbers = {number for number in {source.task.subtopology for source in self._given} if self._is_behind(number)}
+        for source in [*self._given]:
+            if (quiet := self._quiet[source]).is_held or source.task.subtopology in numbers:
+                self._wait_anew(source, quiet.times, is_held=quiet.is_held)
+                del self._given[source]
         return [partition for partition, source in by_partition.items() if source in self._given]
 
     def _least(self, busy: Collection[_Input], now: float) -> dict[tuple[int, int], int]:
-        """Return the least stream time among inputs with records, by sub-topology and place of the store."""
+        """Return the least stream time among inputs that are not idle, by sub-topology and place of the store."""
         least = dict[tuple[int, int], int]()
         for source, quiet in self._quiet.items():
-            if source in busy or quiet.since + self._after > now:
+            if source in busy or quiet.is_held or quiet.since + self._after > now:
                 for place, stream_time in enumerate(quiet.times):
                     if stream_time is not None:
                         operator = source.task.subtopology, place
@@ -206,11 +220,12 @@ class Idleness(DueTasks):
         read = self._read_in(batch) - {_Input(task) for task, run in tasks.items() if run.is_notice}
         for task, run in tasks.items():
             inputs = self._inputs(task)
+            is_held = any(store.held_by not in (None, "0") for store in run.stores)
             for source in inputs:
                 times = self._stream_times(source, run.stores)
                 quiet, given = self._quiet.get(source), self._given.get(source)
                 if source in read:
-                    self._has_records(source, times)
+                    self._wait_anew(source, times, is_held=is_held)
                 elif quiet is not None:
                     if given:
                         # A turn that changes nothing has found nothing open, unless a store waits for others.
@@ -221,12 +236,12 @@ class Idleness(DueTasks):
                         quiet.noted = self._now()
                     if quiet.turn == float("inf") and not read.isdisjoint(inputs):
                         quiet.turn = self._now() + self._after
-                    quiet.times = times
+                    quiet.times, quiet.is_held = times, is_held
         self._given = {}
 
-    def _has_records(self, source: _Input, times: Times) -> None:
+    def _wait_anew(self, source: _Input, times: Times, *, is_held: bool = False) -> None:
         now = self._now()
-        self._quiet[source] = _Quiet(now, now + self._after, now, times)
+        self._quiet[source] = _Quiet(now, now + self._after, now, times, is_held)
 
     def _stream_times(self, source: _Input, stores: Sequence[StoreProgress]) -> Times:
         """Return an input's stream time of each store."""

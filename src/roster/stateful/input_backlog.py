@@ -136,6 +136,11 @@ class InputBacklog(DueTasks):
             {source: self._times[source] for source in announced & self._times.keys()},
         )
 
+    def has_more(self) -> bool:
+        """Look again, and return whether anything is left to read in the input, whoever owns it. Raises ClientError."""
+        self._look_up()
+        return bool(self._behind)
+
     def sent(self, times: Mapping[int, int]) -> None:
         """Record the largest time of each source's rows in the batch planned last."""
         self._sent = times

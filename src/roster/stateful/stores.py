@@ -95,7 +95,7 @@ class Stores(BetweenBatches):
         self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
         self._idleness = None
         if options.idle_seconds and self._joined:
-            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds)
+            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds, self._is_behind)
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
@@ -256,6 +256,10 @@ class Stores(BetweenBatches):
     def idle_times(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
         """Return the stream times that stores of a batch's tasks get as their input is idle."""
         return {} if self._idleness is None else self._idleness.times_to_give(batch)
+
+    def _is_behind(self, subtopology: int) -> bool:
+        """Return whether anything is left to read in front of a sub-topology's repartition. Raises ClientError."""
+        return any(backlog.has_more() for number, backlog in self.input_backlogs.items() if number < subtopology)
 
     def ran(
         self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})

@@ -38,6 +38,7 @@ def windows(
 
     return (
         _pipeline(spark, bootstrap, group, topic, directory)
+        .repartition("k")
         .aggregate(
             "k", {"count": "count(*)", "total": "sum(n)"}, window=Window("at", SIZE), results="final", late_topic=late
         )
