@@ -167,6 +167,21 @@ def test_nothing_more_is_asked_once_what_came_is_taken_until_the_next_watch() ->
     run(scenario)
 
 
+def test_nothing_is_asked_in_a_pause_unless_the_next_watch_has_none() -> None:
+    async def scenario() -> None:
+        brokers, positions = Brokers(), dict.fromkeys(PARTITIONS, 0)
+        arrivals: Any = Arrivals(brokers, threading.Condition())  # type: ignore[arg-type]
+        brokers.append(PARTITIONS[0], 2)
+        arrivals.watch(positions, LONG, is_committed=False, pause=LONG / 2)
+        await settle()
+        assert brokers.asked == []
+        arrivals.watch(positions, LONG, is_committed=False)
+        await settle()
+        assert offsets(arrivals.take(positions)[PARTITIONS[0]]) == [0, 1]
+
+    run(scenario)
+
+
 def test_what_is_kept_of_a_leader_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 500)
 

@@ -63,7 +63,14 @@ class FakeMember:
         self.watch(positions, timeout)
         return self.wait(epoch, timeout)
 
-    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
+    def watch(
+        self,
+        positions: Mapping[TopicPartition, int],
+        seconds: float,
+        *,
+        is_committed: bool = False,
+        pause: float = 0.0,
+    ) -> None:
         self.watched.append(dict(positions))
 
     def arrivals(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Arrival]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ _BATCH = Struct(">qi4xb6xi34x")
 
 class _Question(NamedTuple):
     positions: Mapping[TopicPartition, int]
+    begin: float
     until: float
     is_committed: bool
 
@@ -54,6 +56,8 @@ class Arrivals:
         self._finding: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
         """The next question to each leader; a leader that holds an earlier one answers that first."""
+        self._is_new = asyncio.Event()
+        """Set with each question."""
         self._held: dict[TopicPartition, list[Arrival]] = {}
         """Parts of each partition's log, one behind the other."""
         self._is_wanted = False
@@ -73,15 +77,18 @@ class Arrivals:
             }
             return {p: tuple(arrivals) for p, arrivals in self._held.items()}
 
-    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool) -> None:
+    def watch(
+        self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool, pause: float = 0.0
+    ) -> None:
         """Ask the leaders of these partitions, for so long, for records at the positions or behind.
 
         What arrives is followed by the next question, from its end on, until `take`. A leader that cannot be asked is
-        left to those who look.
+        left to those who look. pause: seconds in which nothing is asked, as records that come have to wait.
         """
         if len(positions) <= MOST_WATCHED:
             self._is_wanted = True
-            question = _Question(positions, time.monotonic() + seconds, is_committed)
+            now = time.monotonic()
+            question = _Question(positions, now + pause, now + seconds, is_committed)
             finding = asyncio.create_task(self._watch(question))
             self._finding.add(finding)
             finding.add_done_callback(self._finding.discard)
@@ -96,11 +103,17 @@ class Arrivals:
             self._questions[leader] = question._replace(positions=positions)
             if leader not in self._asking:
                 self._asking[leader] = asyncio.create_task(self._ask(leader))
+        self._is_new.set()
 
     async def _ask(self, leader: int) -> None:
         """Ask until no caller waits any more."""
         try:
             while (question := self._questions.get(leader)) is not None:
+                if (pause := question.begin - time.monotonic()) > 0:
+                    self._is_new.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._is_new.wait(), pause)
+                    continue
                 left, address = question.until - time.monotonic(), self._cluster.address(leader)
                 positions, size = self._following(question.positions)
                 if left <= 0 or address is None or size >= _MOST_BYTES:

@@ -235,9 +235,20 @@ class GroupMember:
             self._changed.wait_for(is_over, timeout)
             return self._ownership
 
-    def watch(self, positions: Mapping[TopicPartition, int], seconds: float, *, is_committed: bool = False) -> None:
-        """Ask brokers, for so long, to send records at these positions or behind, until `arrivals` takes them."""
-        self._running().post(partial(self._arrivals.watch, positions, seconds, is_committed=is_committed))
+    def watch(
+        self,
+        positions: Mapping[TopicPartition, int],
+        seconds: float,
+        *,
+        is_committed: bool = False,
+        pause: float = 0.0,
+    ) -> None:
+        """Ask brokers, for so long, to send records at these positions or behind, until `arrivals` takes them.
+
+        pause: seconds until they are asked.
+        """
+        watch = partial(self._arrivals.watch, positions, seconds, is_committed=is_committed, pause=pause)
+        self._running().post(watch)
 
     def arrivals(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Sequence[Arrival]]:
         """Return what brokers have sent from these positions on, parts one behind the other, and forget the rest."""

@@ -37,6 +37,9 @@ STOP_CHECK_SECONDS = 0.2
 _SHORT_PAUSE = 1.0  # seconds
 _LOOKS_APART = 9
 """Where brokers do not tell of records: a look for them costs a tenth of the time, or less of a second."""
+_UNASKED = 0.6
+"""Part of a batch's time in which the next one is not fetched: each answer with a record or two costs as much."""
+_MOST_UNASKED = 0.05  # seconds, as the next batch may be a short one
 _LOOK_INTERVAL = 3.0
 """Seconds between two looks at what a sink writes to while there is nothing to read."""
 
@@ -299,7 +302,8 @@ class DriverLoop:
             # The next batch is fetched meanwhile.
             following = self._read({**self._committed.positions, **next_offsets})
             seconds = self._options.target_batch_ms / 1000
-            self._member.watch(following, seconds, is_committed=self._is_committed)
+            pause = 0.0 if self.last_progress is None else _UNASKED * self.last_progress.duration_ms / 1000
+            self._member.watch(following, seconds, is_committed=self._is_committed, pause=min(pause, _MOST_UNASKED))
         return batch, tasks
 
     def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
