@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
+from roster.broker.security.access import Access
+from roster.broker.security.session import Session
 from roster.wire import Message
 from roster.wire.frames import RequestHeader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.security.access import Access
-    from roster.broker.security.session import Session
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 Answer: TypeAlias = "Callable[[], Coroutine[None, None, Message | None]]"

@@ -10,31 +10,24 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Iterable
+from typing import cast
 
 from roster.broker import request_limits
-from roster.broker.call import Call
+from roster.broker.call import Answer, Call
 from roster.broker.direct_requests import WAITING_KEYS, DirectRequests
-from roster.broker.dispatch import HANDLERS, guarded, guarded_produce
+from roster.broker.dispatch import HANDLERS, Handler, guarded, guarded_produce
 from roster.broker.errors import CloseConnection
 from roster.broker.handlers.produce import produce
+from roster.broker.listener import Admission, Slot
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.security.session import MAX_BYTES_BEFORE_LOGIN, Session
+from roster.broker.services import Services
 from roster.broker.streams import ClientProtocol, ClientReader, keep_alive
-from roster.wire import ApiKey, UnsupportedVersion, WireError
-from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from roster.broker.call import Answer
-    from roster.broker.dispatch import Handler
-    from roster.broker.listener import Admission, Slot
-    from roster.broker.services import Services
-    from roster.wire import Message
-    from roster.wire.codec.varint import Buffer
-    from roster.wire.frames import RequestHeader
-    from roster.wire.messages import ProduceRequest
+from roster.wire import ApiKey, Message, UnsupportedVersion, WireError
+from roster.wire.codec.varint import Buffer
+from roster.wire.frames import RequestHeader, encode_response, encode_response_parts, unsupported_api_versions
+from roster.wire.messages import ProduceRequest
 
 _SIZE_BYTES = 4
 _LINGER_SECONDS = 1.0

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from roster._clock import wall_ms
+from roster.broker.call import Call
+from roster.broker.hooks import Hooks
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import NO_TRANSACTION
 from roster.broker.request_limits import count_items
 from roster.broker.shell import Shell
 from roster.broker.stored_records import read_transactional_records
-from roster.broker.topics import OFFSETS_TOPIC
-from roster.coordinator import Coordinator
-from roster.coordinator.events import Event, TimerName, TopicsDeleted, TransactionEnd, TransactionEnded
+from roster.broker.topics import OFFSETS_TOPIC, TopicCatalogue
+from roster.coordinator import Coordinator, CoordinatorConfig
+from roster.coordinator.events import Event, LoadedRecord, TimerName, TopicsDeleted, TransactionEnd, TransactionEnded
 from roster.coordinator.offset_commit import transactional_commit_response
 from roster.model import TopicPartition
 from roster.model.acl import ResourceType
-from roster.wire import ErrorCode
-from roster.wire.control_records import ControlType
+from roster.wire import ErrorCode, Message
+from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -34,20 +39,6 @@ from roster.wire.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from roster.broker.call import Call
-    from roster.broker.hooks import Hooks
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.topics import TopicCatalogue
-    from roster.coordinator import CoordinatorConfig
-    from roster.coordinator.events import LoadedRecord
-    from roster.wire import Message
-    from roster.wire.control_records import EndTxnMarker
-
 
 IMPLICIT_OFFSETS_FROM = 5
 """TxnOffsetCommit version that adds the group to the transaction by itself (KIP-890)."""

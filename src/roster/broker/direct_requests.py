@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from roster.broker.call import Call
 from roster.broker.log.record_range import PIECE_BYTES
 from roster.broker.request_limits import decode_small
-from roster.wire import ApiKey, ErrorCode, WireError
+from roster.broker.security.session import Session
+from roster.broker.services import Services
+from roster.wire import ApiKey, ErrorCode, Message, WireError
 from roster.wire.frames import encode_response
-from roster.wire.messages import HeartbeatRequest, HeartbeatResponse, OffsetCommitRequest
+from roster.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.security.session import Session
-    from roster.broker.services import Services
-    from roster.wire import Message
-    from roster.wire.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-
-    _DirectRequest: TypeAlias = (
-        JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
-    )
+_DirectRequest: TypeAlias = (
+    JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
+)
 
 
 _SIZE_BYTES = 4

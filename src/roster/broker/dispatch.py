@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
+from roster.broker.call import Answer, Call
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.gate import cluster as cluster_rights
 from roster.broker.gate import groups as group_rights
 from roster.broker.gate import topics as topic_rights
 from roster.broker.gate import transactions as transaction_rights
-from roster.broker.gate.gated_request import GatedRequest
+from roster.broker.gate.gated_request import Gate, GatedRequest
 from roster.broker.handlers import (
     configs,
     fetch,
@@ -20,24 +22,17 @@ from roster.broker.handlers import (
     topic_admin,
     transactions,
 )
-from roster.wire import ApiKey, ErrorCode
-from roster.wire.messages import ConsumerGroupDescribeResponse
+from roster.broker.services import Services
+from roster.wire import ApiKey, ErrorCode, Message
+from roster.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.call import Answer, Call
-    from roster.broker.gate.gated_request import Gate
-    from roster.broker.services import Services
-    from roster.wire import Message
-    from roster.wire.messages import (
-        ConsumerGroupDescribeRequest,
-        ProduceRequest,
-        TxnOffsetCommitRequest,
-    )
-
-    Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
-    """Returns the response, or None if the request has none."""
+Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
+"""Returns the response, or None if the request has none."""
 
 
 async def _produce(services: Services, call: Call[ProduceRequest]) -> Message | None:

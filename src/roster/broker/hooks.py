@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.broker.call import Call
+from roster.coordinator import Coordinator
+from roster.coordinator.events import Effects, Event
 from roster.model.timers import Durations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.call import Call
-    from roster.coordinator import Coordinator
-    from roster.coordinator.events import Effects, Event
-    from roster.wire import Message
+from roster.wire import Message
 
 
 @dataclass(slots=True)

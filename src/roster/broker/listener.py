@@ -12,24 +12,21 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from asyncio import sslproto
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from roster.broker.config import BrokerConfig
 from roster.broker.errors import BrokerStartError, CloseConnection
+from roster.broker.refusals import Refusals
 from roster.broker.security.tls import ALERT_UNEXPECTED_MESSAGE, HANDSHAKE, handshake_problem
 from roster.broker.streams import ClientProtocol
 
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.config import BrokerConfig
-    from roster.broker.refusals import Refusals
-
-    _Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
-    Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Slot"], Coroutine[None, None, None]]
+_Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Slot"], Coroutine[None, None, None]]
 
 BACKLOG = 1_024
 _ACCEPTED_AT_ONCE = 32

@@ -8,22 +8,18 @@ that the topic does not take. Other batches are kept as they came.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from roster._clock import wall_ms
 from roster._extras import MissingExtraError
 from roster.broker.errors import RefusedError
 from roster.broker.topic_config import topic_codec
+from roster.broker.topics import Topic
 from roster.wire import ErrorCode, WireError
 from roster.wire.compression import Compression, decompress, expanded
 from roster.wire.record_spans import record_spans
-from roster.wire.records import HEADER_SIZE, is_time, with_body
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from roster.broker.topics import Topic
-    from roster.wire.records import BatchHeader
+from roster.wire.records import HEADER_SIZE, BatchHeader, is_time, with_body
 
 _AT_ONCE_BYTES = 4 * 1024
 """A batch that is not compressed and so small is read in the event loop."""

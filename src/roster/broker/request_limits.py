@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from roster.broker.errors import CloseConnection
-from roster.wire import API_VERSIONS, ApiKey, Versions
+from roster.wire import API_VERSIONS, ApiKey, Message, Struct, Versions
 from roster.wire.codec.table import struct_of
-from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from roster.wire import Message, Struct
-    from roster.wire.frames import RequestHeader
-
+from roster.wire.frames import RequestHeader, UnsupportedVersion, decode_request, produce_partitions
 
 _HIGHEST = {
     ApiKey.INIT_PRODUCER_ID: 5,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from roster.broker.config import BrokerConfig
+from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.hooks import Hooks
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.retention import Retention
+from roster.broker.meta import MetaFile
 from roster.broker.record_check import RecordCheck
 from roster.broker.refusals import Refusals
-
-if TYPE_CHECKING:
-    from roster.broker.config import BrokerConfig
-    from roster.broker.coordinator_shell import CoordinatorShell
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.retention import Retention
-    from roster.broker.meta import MetaFile
-    from roster.broker.security.session import Security
-    from roster.broker.topics import TopicCatalogue
-    from roster.broker.transaction_shell import TransactionShell
+from roster.broker.security.session import Security
+from roster.broker.topics import TopicCatalogue
+from roster.broker.transaction_shell import TransactionShell
 
 
 @dataclass(slots=True)

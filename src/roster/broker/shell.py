@@ -6,26 +6,29 @@ import asyncio
 import heapq
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from roster._clock import wall_ms
+from roster.broker.call import Call
 from roster.broker.errors import BrokerFailedError
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.stored_records import append_records
-from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, TimerExpired, WriteCompleted
+from roster.broker.topics import TopicCatalogue
+from roster.coordinator_common import (
+    LogRecord,
+    PartitionLoaded,
+    PartitionLoading,
+    Reply,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
 from roster.model import CancelTimer, SetTimer
-from roster.wire import ErrorCode, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-
-    from roster.broker.call import Call
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.topics import TopicCatalogue
-    from roster.coordinator_common import LogRecord, Reply, Write
-    from roster.model import CancelTimer, SetTimer
-    from roster.wire import Message
+from roster.wire import ErrorCode, Message, WireError
 
 _SPARE_ENTRIES = 64
 N = TypeVar("N")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
-from roster.coordinator.events import TransactionalRecord, TransactionEnd
+from roster.broker.log.partition_log import PartitionLog
+from roster.coordinator.events import LoadedRecord, TransactionalRecord, TransactionEnd
 from roster.wire import WireError
 from roster.wire.control_records import ControlType, read_marker
-from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.coordinator.events import LoadedRecord
-    from roster.wire.records import BatchHeader
+from roster.wire.records import BatchHeader, Record, build_batch, read_batch, read_header, verify_crc
 
 
 def append_records(

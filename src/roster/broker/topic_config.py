@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from roster._json import JsonObject
+from roster.broker.config import LogConfig
 from roster.broker.errors import RefusedError
 from roster.wire import ErrorCode
 from roster.wire.compression import Compression
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.broker.config import LogConfig
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1

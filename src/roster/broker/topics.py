@@ -10,13 +10,14 @@ import contextlib
 import logging
 import shutil
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roster._files import sync_path, write_atomically
 from roster._json import JsonObject
 from roster.broker.checked_json import add_checksums, encode_checked, read_checked
-from roster.broker.config import MAX_PARTITIONS_PER_TOPIC
+from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, LogConfig
 from roster.broker.errors import BrokerStartError, RefusedError
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.files import names_in
@@ -24,12 +25,6 @@ from roster.broker.log.partition_log import PartitionLog
 from roster.broker.topic_config import cleanup_policies, log_config
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.wire import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from roster.broker.config import LogConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

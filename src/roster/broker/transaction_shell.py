@@ -7,14 +7,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from roster._clock import wall_ms
+from roster.broker.call import Call
+from roster.broker.coordinator_shell import CoordinatorShell
+from roster.broker.hooks import Hooks
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import SequenceError
+from roster.broker.meta import MetaFile
 from roster.broker.shell import Shell
 from roster.broker.stored_records import read_records
-from roster.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from roster.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCatalogue
+from roster.coordinator_common import LogRecord
 from roster.model import TopicPartition
 from roster.transactions import (
     AddPartitions,
@@ -22,25 +29,12 @@ from roster.transactions import (
     MarkersWritten,
     ProducerIdGiven,
     TimerName,
+    TransactionConfig,
     TransactionCoordinator,
     WriteMarkers,
 )
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.control_records import ControlType, EndTxnMarker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from roster.broker.call import Call
-    from roster.broker.coordinator_shell import CoordinatorShell
-    from roster.broker.hooks import Hooks
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.meta import MetaFile
-    from roster.broker.topics import TopicCatalogue
-    from roster.coordinator_common import LogRecord
-    from roster.transactions import TransactionConfig
-    from roster.wire import Message
 
 BUSY_SECONDS = 1.0
 """How long a Produce waits for the end of the producer's last transaction, before its client has to ask again."""

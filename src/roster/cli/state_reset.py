@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,19 +13,14 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
-from roster.client import UnknownGroupError
+from roster.client import Admin, UnknownGroupError
 from roster.client.live_group import members_of
 from roster.console.text import counted
+from roster.model import TopicPartition
 from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic, own_topics
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
 from roster.state.store_files import check_unused, directory_name, remove_store, state_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from roster.client import Admin
-    from roster.model import TopicPartition
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -19,9 +18,6 @@ from roster.broker.request_limits import in_slices
 from roster.metrics.families import MOST_PARTITIONS, counter, gauge, histogram
 from roster.model import TopicPartition
 from roster.wire import ApiKey
-
-if TYPE_CHECKING:
-    from roster.broker.server import Broker
 
 
 @dataclass(frozen=True, slots=True)

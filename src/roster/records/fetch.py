@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -19,11 +20,8 @@ from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.columns.reader import MAX_BYTES, RecordColumns, Unreadable, UnreadableError, refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    OnSilence: TypeAlias = Callable[[float, str, list[str]], None]
-    OnUnreadable: TypeAlias = Callable[[Unreadable], None]
+OnSilence: TypeAlias = Callable[[float, str, list[str]], None]
+OnUnreadable: TypeAlias = Callable[[Unreadable], None]
 
 _ROWS_PER_BATCH = 16_000
 _LONGEST_WAIT = 1.0

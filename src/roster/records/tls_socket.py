@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING
 
+from roster.security import Security
 from roster.security.tls import cut_off, is_cut_off, tls_context, tls_problem
-
-if TYPE_CHECKING:
-    from roster.security import Security
 
 
 class TlsSocket:

@@ -10,19 +10,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from roster.broker.call import Call
-from roster.broker.dispatch import HANDLERS
+from roster.broker.dispatch import HANDLERS, Handler
 from roster.broker.errors import CloseConnection
 from roster.broker.services import Services
 from roster.testing.errors import KitArgumentError, unknown
 from roster.wire import ApiKey, ErrorCode, Message, request_class, response_class
 from roster.wire.error_replies import error_response, refuse_items
-
-if TYPE_CHECKING:
-    from roster.broker.dispatch import Handler
-
 
 Phase: TypeAlias = Literal["request", "reply"]
 Reply: TypeAlias = Message | Callable[[Any], Message]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.broker.log.partition_log import PartitionLog
 from roster.testing.errors import KitArgumentError
 from roster.wire.columns.murmur2 import murmur2
 from roster.wire.records import Record, read_batch
-
-if TYPE_CHECKING:
-    from roster.broker.log.partition_log import PartitionLog
 
 _KEY_AND_VALUE = 2
 

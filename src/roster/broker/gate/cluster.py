@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from roster.broker.gate.gated_request import requires
+from roster.broker.gate.gated_request import Gate, GatedRequest, requires
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
-from roster.wire.messages import AlterUserScramCredentialsResponse
-
-if TYPE_CHECKING:
-    from roster.broker.gate.gated_request import Gate, GatedRequest
-    from roster.wire import Message
-    from roster.wire.messages import AlterUserScramCredentialsRequest
+from roster.wire import ErrorCode, Message
+from roster.wire.messages import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _TEXT = "Cluster authorization failed."

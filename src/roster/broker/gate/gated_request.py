@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from roster.broker.call import Call
 from roster.broker.request_limits import in_slices
+from roster.broker.security.access import Access
+from roster.broker.services import Services
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode, Message, Struct
 from roster.wire.error_replies import error_response
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from roster.broker.call import Call
-    from roster.broker.security.access import Access
-    from roster.broker.services import Services
-
-    Gate: TypeAlias = Callable[["GatedRequest[Any, Any]"], Coroutine[None, None, Message | None]]
+Gate: TypeAlias = Callable[["GatedRequest[Any, Any]"], Coroutine[None, None, Message | None]]
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound="Message | None")

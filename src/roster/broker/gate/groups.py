@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from roster.broker.gate.gated_request import requires
+from roster.broker.gate.gated_request import Gate, GatedRequest, requires
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
-from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from roster.broker.gate.gated_request import Gate, GatedRequest
-    from roster.wire import Message
-    from roster.wire.messages import (
-        FindCoordinatorRequest,
-        FindCoordinatorResponse,
-        ListGroupsRequest,
-        ListGroupsResponse,
-    )
+from roster.wire import ErrorCode, Message
+from roster.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 
 _REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _GROUP, _TRANSACTION = 0, 1

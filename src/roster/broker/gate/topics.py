@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from roster.broker.call import Answer, Call
 from roster.broker.errors import CloseConnection
+from roster.broker.gate.gated_request import Gate, GatedRequest
 from roster.broker.handlers.metadata import asks_by_id_too_early, creates_topics
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
-from roster.wire.messages import ProduceResponse
+from roster.wire import ErrorCode, Message
+from roster.wire.messages import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 
-if TYPE_CHECKING:
-    from roster.broker.call import Answer, Call
-    from roster.broker.gate.gated_request import Gate, GatedRequest
-    from roster.broker.services import Services
-    from roster.wire import Message
-    from roster.wire.messages import (
-        AlterConfigsRequest,
-        CreateTopicsRequest,
-        CreateTopicsResponse,
-        DeleteTopicsRequest,
-        DeleteTopicsResponse,
-        DescribeConfigsRequest,
-        MetadataRequest,
-        MetadataResponse,
-        ProduceRequest,
-    )
-
-    _GatedProduce: TypeAlias = GatedRequest[ProduceRequest, Any]
+_GatedProduce: TypeAlias = GatedRequest[ProduceRequest, Any]
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32

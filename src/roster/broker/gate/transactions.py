@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from roster.broker.gate.gated_request import requires
+from roster.broker.gate.gated_request import GatedRequest, requires
 from roster.broker.request_limits import in_slices
+from roster.broker.security.access import Access
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
-
-if TYPE_CHECKING:
-    from roster.broker.gate.gated_request import GatedRequest
-    from roster.broker.security.access import Access
-    from roster.wire import Message
-    from roster.wire.messages import (
-        AddOffsetsToTxnRequest,
-        AddPartitionsToTxnRequest,
-        AddPartitionsToTxnResponse,
-        DescribeTransactionsRequest,
-        DescribeTransactionsResponse,
-        EndTxnRequest,
-        InitProducerIdRequest,
-        InitProducerIdResponse,
-        ListTransactionsRequest,
-        ListTransactionsResponse,
-    )
+from roster.wire import ErrorCode, Message
+from roster.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 _REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from roster.broker.call import Call
 from roster.broker.described_settings import Described, broker_settings, topic_settings
 from roster.broker.errors import RefusedError, explain
 from roster.broker.handlers.topic_admin import check_once, known_topic
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
 from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_LIST, InvalidConfigError, check_settings, items_of
+from roster.broker.topics import Topic
 from roster.model import Address
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -22,12 +24,6 @@ from roster.wire.messages import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-
-if TYPE_CHECKING:
-    from roster.broker.call import Call
-    from roster.broker.services import Services
-    from roster.broker.topics import Topic
-    from roster.wire import Message
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Types of resources."""

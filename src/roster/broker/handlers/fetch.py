@@ -6,23 +6,20 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.broker.call import Call
 from roster.broker.handlers.list_offsets import leader_epoch_error
 from roster.broker.log.batch_check import CorruptSegmentError
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
+from roster.broker.log.segment import Segment
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
 from roster.model.acl import AclOperation
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.api import READ_COMMITTED
 from roster.wire.messages import FetchRequest, FetchResponse
-
-if TYPE_CHECKING:
-    from roster.broker.call import Call
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.log.segment import Segment
-    from roster.broker.services import Services
-    from roster.wire import Message
 
 _TOPIC_IDS_SINCE = 13
 _FULL_FETCH = (-1, 0)

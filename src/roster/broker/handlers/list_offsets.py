@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from roster.broker.call import Call
 from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
-from roster.broker.log.partition_log import TimedOffset
+from roster.broker.log.partition_log import PartitionLog, TimedOffset
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
+from roster.broker.topics import Topic
 from roster.model import OffsetSpec
-from roster.wire import ErrorCode, WireError
+from roster.wire import ErrorCode, Message, WireError
 from roster.wire.api import READ_COMMITTED
 from roster.wire.messages import (
     ListOffsetsRequest,
@@ -18,14 +20,6 @@ from roster.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-
-if TYPE_CHECKING:
-    from roster.broker.call import Call
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.services import Services
-    from roster.broker.topics import Topic
-    from roster.wire import Message
-
 
 _LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)

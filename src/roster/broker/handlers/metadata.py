@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from roster.broker.call import Call
+from roster.broker.config import BrokerConfig
 from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import SERVED, in_slices
 from roster.broker.security.access import NOT_ASKED
-from roster.broker.topics import check_name
+from roster.broker.services import Services
+from roster.broker.topics import Topic, check_name
 from roster.model.acl import ResourceType
-from roster.wire import ZERO_UUID, ErrorCode
+from roster.wire import ZERO_UUID, ErrorCode, Message
 from roster.wire.frames import advertised
 from roster.wire.messages import (
     ApiVersionsRequest,
@@ -23,15 +27,6 @@ from roster.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.broker.call import Call
-    from roster.broker.config import BrokerConfig
-    from roster.broker.services import Services
-    from roster.broker.topics import Topic
-    from roster.wire import Message
 
 T = TypeVar("T")
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from roster._clock import wall_ms
+from roster.broker.call import Answer, Call
 from roster.broker.errors import CloseConnection, RefusedError
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import NO_TRANSACTION, SequenceError
 from roster.broker.record_check import InvalidRecordsError, needs_records
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
+from roster.broker.topics import Topic
 from roster.model import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import ProduceRequest, ProduceResponse
-from roster.wire.records import HEADER_SIZE, read_header, split_batches, verify_crc
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.broker.call import Answer, Call
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.services import Services
-    from roster.broker.topics import Topic
-    from roster.wire.messages import ProduceRequest
-    from roster.wire.records import BatchHeader
+from roster.wire.records import HEADER_SIZE, BatchHeader, read_header, split_batches, verify_crc
 
 IMPLICIT_FROM = 12
 """Produce version that adds its partitions to the transaction."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from enum import IntEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from roster.broker.call import Call
 from roster.broker.errors import RefusedError, explain
+from roster.broker.security.store import Users
+from roster.broker.services import Services
 from roster.model.acl import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -26,14 +30,6 @@ from roster.wire.messages import (
     SaslHandshakeRequest,
 )
 from roster.wire.sasl import LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS, SaslError, ScramCredential
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from roster.broker.call import Call
-    from roster.broker.security.store import Users
-    from roster.broker.services import Services
-    from roster.wire import Message
 
 MAX_ACLS = 100_000
 MAX_USERS = 100_000

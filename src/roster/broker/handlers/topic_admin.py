@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
 
+from roster.broker.call import Call
 from roster.broker.described_settings import topic_settings
 from roster.broker.errors import RefusedError, explain
 from roster.broker.handlers.metadata import led_by
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
 from roster.broker.topic_config import check_settings, cleanup_policies
-from roster.broker.topics import check_partitions
+from roster.broker.topics import Topic, check_partitions
 from roster.model.acl import AclOperation, ResourceType
 from roster.model.topics import is_legal_name
-from roster.wire import ZERO_UUID, ErrorCode, WireError
+from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
 from roster.wire.error_replies import error_response
 from roster.wire.messages import (
     CreatePartitionsRequest,
@@ -30,12 +31,6 @@ from roster.wire.messages import (
     DescribeTopicPartitionsResponse,
 )
 from roster.wire.messages.cluster import Cursor
-
-if TYPE_CHECKING:
-    from roster.broker.call import Call
-    from roster.broker.services import Services
-    from roster.broker.topics import Topic
-    from roster.wire import Message
 
 MOST_PARTITIONS = 2_000
 """Partitions of one page (Kafka's `max.request.partition.size.limit`)."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from roster.broker.call import Call
+from roster.broker.log.producer_state import Producer
 from roster.broker.request_limits import in_slices
+from roster.broker.services import Services
 from roster.model import TopicPartition
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, Message
 from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.messages import (
     AddPartitionsToTxnRequest,
@@ -23,12 +26,6 @@ from roster.wire.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-
-if TYPE_CHECKING:
-    from roster.broker.call import Call
-    from roster.broker.log.producer_state import Producer
-    from roster.broker.services import Services
-    from roster.wire import Message
 
 DESCRIBED_AT_ONCE = 250
 """Transactions described between two turns of the other connections."""

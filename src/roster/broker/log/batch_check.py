@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from roster.wire import WireError
-from roster.wire.records import read_header, verify_crc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from roster.wire.records import BatchHeader
+from roster.wire.records import BatchHeader, read_header, verify_crc
 
 LEADER_EPOCH = 0
 """Single broker: the leader epoch never changes."""

@@ -12,29 +12,23 @@ import hashlib
 import logging
 import threading
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from roster._clock import wall_ms
 from roster._extras import MissingExtraError
 from roster._files import sync_path
+from roster.broker.config import LogConfig
+from roster.broker.log.aborted_transactions import AbortedTransaction
 from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.broker.log.segment_index import BEFORE_ALL_TIME
 from roster.wire import WireError
 from roster.wire.compression import expanded
-from roster.wire.record_spans import record_spans
-from roster.wire.records import HEADER_SIZE, is_time, read_header, with_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from roster.broker.config import LogConfig
-    from roster.broker.log.aborted_transactions import AbortedTransaction
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.partition_log import PartitionLog
-    from roster.wire.record_spans import RecordSpan
-    from roster.wire.records import BatchHeader
-
+from roster.wire.record_spans import RecordSpan, record_spans
+from roster.wire.records import HEADER_SIZE, BatchHeader, is_time, read_header, with_body
 
 MOST_KEYS = 2_000_000
 """Keys that one rewriting looks at, of some 150 bytes of memory each."""

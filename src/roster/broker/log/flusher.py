@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from roster.broker.log.open_files import MANY, OPEN_FILES
+from roster.broker.log.open_files import MANY, OPEN_FILES, LogFile
+from roster.broker.log.partition_log import FlushPoint, PartitionLog
+from roster.model.timers import Durations
 from roster.wire import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.broker.log.open_files import LogFile
-    from roster.broker.log.partition_log import FlushPoint, PartitionLog
-    from roster.model.timers import Durations
 
 logger = logging.getLogger(__name__)
 

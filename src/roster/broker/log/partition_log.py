@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
+from roster.broker.config import LogConfig
+from roster.broker.log.aborted_transactions import AbortedTransaction
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.log.log_start import LogStart
 from roster.broker.log.open_files import OPEN_FILES
@@ -15,17 +19,8 @@ from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.recovery import Recovery
 from roster.broker.log.segment import Segment
 from roster.broker.log.segment_index import BEFORE_ALL_TIME
-from roster.wire.control_records import build_marker
-from roster.wire.records import LAST_TIME, NO_PRODUCER, read_batch, read_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from roster.broker.config import LogConfig
-    from roster.broker.log.aborted_transactions import AbortedTransaction
-    from roster.wire.control_records import EndTxnMarker
-    from roster.wire.records import BatchHeader
+from roster.wire.control_records import EndTxnMarker, build_marker
+from roster.wire.records import LAST_TIME, NO_PRODUCER, BatchHeader, read_batch, read_header
 
 
 class Appended(NamedTuple):

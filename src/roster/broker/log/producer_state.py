@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from roster.broker.errors import RefusedError
 from roster.broker.log.aborted_transactions import AbortedTransaction, AbortedTransactions
 from roster.wire import ErrorCode
-from roster.wire.control_records import ControlType
-from roster.wire.records import NO_PRODUCER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from roster.wire.control_records import EndTxnMarker
-    from roster.wire.records import BatchHeader
+from roster.wire.control_records import ControlType, EndTxnMarker
+from roster.wire.records import NO_PRODUCER, BatchHeader
 
 REMEMBERED_BATCHES = 5
 """Batches a producer may have in flight, and so the oldest retry that can arrive (Kafka's number)."""

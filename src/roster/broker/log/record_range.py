@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 from roster.broker.errors import CloseConnection
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from roster.broker.log.segment import Segment
+from roster.broker.log.segment import Segment
 
 PIECE_BYTES = 256 * 1024
 

@@ -10,7 +10,9 @@ import contextlib
 import errno
 import logging
 import re
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from roster._files import sync_path
 from roster.broker.log.batch_check import EPOCH_AND_MAGIC, NO_END, CorruptSegmentError, Damage, check_batch
@@ -22,13 +24,7 @@ from roster.broker.log.sidecar import SIDECAR_SUFFIX
 from roster.broker.log.swap import finish_swaps
 from roster.wire import WireError
 from roster.wire.control_records import read_marker
-from roster.wire.records import HEADER_SIZE, NO_PRODUCER, verify_crc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from roster.wire.records import BatchHeader
+from roster.wire.records import HEADER_SIZE, NO_PRODUCER, BatchHeader, verify_crc
 
 _CUT_NAME = re.compile(r"cut-([0-9]{1,9})")
 _SEGMENT_NAME = re.compile(rf"([0-9]{{20}}){re.escape(LOG_SUFFIX)}")

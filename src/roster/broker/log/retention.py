@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TypeVar
 
 from roster._clock import wall_ms
 from roster._files import sync_path
+from roster.broker.log.flusher import Flusher
 from roster.broker.log.log_start import LogStart, write_log_start
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.segment import Segment
 from roster.wire import WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-
-    from roster.broker.log.flusher import Flusher
-    from roster.broker.log.partition_log import PartitionLog
 
 T = TypeVar("T")
 

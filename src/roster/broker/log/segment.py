@@ -9,25 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from roster._files import write_atomically
 from roster.broker.log.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
 from roster.broker.log.files import write_at
 from roster.broker.log.open_files import LogFile
+from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.segment_index import BlockEnd, SegmentIndex
 from roster.broker.log.segment_reader import SCAN_BYTES, SegmentReader, batch_size
 from roster.broker.log.sidecar import SIDECAR_SUFFIX, decode_sidecar, encode_sidecar
 from roster.broker.log.swap import swap
 from roster.wire import WireError
-from roster.wire.records import HEADER_SIZE, read_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from roster.broker.log.producer_state import ProducerTable
-    from roster.wire.records import BatchHeader
+from roster.wire.records import HEADER_SIZE, BatchHeader, read_header
 
 LOG_SUFFIX = ".log"
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch

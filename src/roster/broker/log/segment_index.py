@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from roster.wire.records import BatchHeader
+from roster.wire.records import BatchHeader
 
 BEFORE_ALL_TIME = -(1 << 63)
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from roster.broker.log.batch_check import CorruptSegmentError, Damage, check_batch, find_rest
 from roster.broker.log.files import read_cached
+from roster.broker.log.open_files import LogFile
+from roster.broker.log.segment_index import SegmentIndex
 from roster.wire import WireError
-from roster.wire.records import HEADER_SIZE, read_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from roster.broker.log.open_files import LogFile
-    from roster.broker.log.segment_index import SegmentIndex
-    from roster.wire.records import BatchHeader
+from roster.wire.records import HEADER_SIZE, BatchHeader, read_header
 
 SCAN_BYTES = 1 << 20
 _PREFIX = 12  # base offset and batch length, which give the size of a batch

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.principals import ANONYMOUS
 from roster.model.acl import CLUSTER_NAME, AclOperation, ResourceType
-
-if TYPE_CHECKING:
-    from roster.broker.security.authorizer import Authorizer
 
 _ON: dict[ResourceType, tuple[AclOperation, ...]] = {
     ResourceType.TOPIC: (

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
-from roster.model.acl import WILDCARD, AclOperation, AclPermission, PatternType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from roster.model.acl import AclBinding, ResourceType
+from roster.model.acl import WILDCARD, AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 
 _IMPLIED_BY = {
     AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),

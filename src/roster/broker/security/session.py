@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from roster.broker.errors import CloseConnection
 from roster.broker.security.access import Access
 from roster.broker.security.authorizer import Authorizer
+from roster.broker.security.config import BrokerSecurity
 from roster.broker.security.principals import ANONYMOUS, user
 from roster.broker.security.store import SecurityStore
-from roster.wire import ApiKey, ErrorCode
-from roster.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from roster.wire import ApiKey, ErrorCode, Message
+from roster.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from roster.wire.sasl import DEFAULT_ITERATIONS, SALT_BYTES, SaslError, ScramCredential, ScramServer, read_plain
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from roster.broker.security.config import BrokerSecurity
-    from roster.wire import Message
-    from roster.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
-
-    Find = Callable[[str, str], ScramCredential | None]
-    "Returns the credential for a mechanism and a user."
+Find = Callable[[str, str], ScramCredential | None]
+"""Returns the credential for a mechanism and a user."""
 
 PLAIN_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 """Credentials with which PLAIN checks a password, the stronger one first."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roster.broker.errors import BrokerStartError
-
-if TYPE_CHECKING:
-    from roster.broker.security.config import BrokerSecurity
+from roster.broker.security.config import BrokerSecurity
 
 ALERT_UNEXPECTED_MESSAGE = b"\x15\x03\x01\x00\x02\x02\x0a"
 """The TLS alert for a client that does not speak TLS: Kafka's clients know by it what is wrong."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from roster.cli.demo.engine import Demo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.cli.demo.processes import Child
+from roster.cli.demo.processes import Child
 
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.5, 0.65
 SHARED_S = 5.0

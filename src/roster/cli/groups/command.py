@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,14 +17,19 @@ from roster.cli.groups.watch import watch
 from roster.cli.log_positions import PLACES, locate, parse_place, partition_option, partitions_of
 from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
 from roster.cli.output import print_found, print_table
-from roster.client import AuthorizationError, GroupTypeError, OffsetAndMetadata, UnknownGroupError, total_lags
+from roster.client import (
+    Admin,
+    AuthorizationError,
+    GroupDescription,
+    GroupListing,
+    GroupTypeError,
+    OffsetAndMetadata,
+    TotalLag,
+    UnknownGroupError,
+    total_lags,
+)
 from roster.model import TopicPartition
 from roster.model.switch import Results, Standing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from roster.client import Admin, GroupDescription, GroupListing, TotalLag
 
 MOST_LOOKED_INTO = 100
 """Most groups in a list that shows members and lag: these take two requests a group."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
 from roster.cli.groups.picture import Lines, Size, Told
-
-if TYPE_CHECKING:
-    from rich.console import ConsoleOptions, RenderResult
 
 Draw = Callable[[Size], Lines]
 Stamp = Callable[[float], str]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -14,17 +15,12 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import print_table
-from roster.client import GroupNotEmptyError
+from roster.client import Admin, GroupNotEmptyError
 from roster.client.live_group import members_of
 from roster.client.switch_requests import ask_for_switch, forget_switch, switch_asked
+from roster.model import TopicPartition
 from roster.model.switch import Request, Results, Seen, Standing
 from roster.model.topology import CHANGELOG, REPARTITION, own_topics
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.client import Admin
-    from roster.model import TopicPartition
 
 _LOOK = 0.2  # seconds
 _GONE = Seen(-1, Standing(Results.PAUSED))

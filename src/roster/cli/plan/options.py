@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 import click
 
@@ -21,13 +22,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import imported
 from roster.model import Problem
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from typing import TypeVar
-
-    from roster.assignors import Assignor
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 MADE_WITH_OPTIONS = {make().name: make for make in (lag_sticky, lag_cooperative_sticky)}
 

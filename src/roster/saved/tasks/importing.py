@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 
 from roster.records.produce import KafkaWriter, WriteError
 from roster.saved.tasks.moving import RECORDS, Chunk, unpacked
 from roster.state.saved.folder import Folder, Written
 from roster.state.saved.parts import StoreEntries
 from roster.state.store import StateError
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
 
 _ROWS = 50_000
 _TIME = pa.timestamp("us", "UTC")

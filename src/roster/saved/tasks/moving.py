@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 
 from roster.pipeline.batch import Split
 from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.state.rows import has_no_rows
 from roster.state.saved.folder import Folder, Written
 from roster.stateful.tasks.placement import NO_KEY, Placement, Places, Proof, SeenKeys, partitions_of
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
 
 Chunk: TypeAlias = tuple[str, int, bytes]
 """Rows for one partition: the part of the store, the number of the source that they come from, and Arrow's stream."""
