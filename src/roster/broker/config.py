@@ -205,7 +205,6 @@ class BrokerConfig:
 
         Raises:
             KeyError: no part has a field of that name.
-
         """
         by_part: dict[str, JsonObject] = {part: {} for part in SETTING_NAMES}
         for name, value in settings.items():

@@ -56,7 +56,6 @@ class DirectRequests:
         client: the client's host, and its name in the log.
         send: sends a large response in pieces.
         failed: called with the error that kept a request from being answered; the connection is useless then.
-
     """
 
     def __init__(

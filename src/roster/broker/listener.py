@@ -73,7 +73,6 @@ class Admission:
 
         Raises:
             CloseConnection: no slot is free.
-
         """
         if self._by_host[slot.host] >= self._max_per_ip:
             raise CloseConnection(f"its address has {self._max_per_ip} connections already (max.connections.per.ip)")
@@ -243,7 +242,6 @@ class Listener:
 
         Raises:
             TimeoutError: the client took too long.
-
         """
         async with asyncio.timeout_at(slot.deadline):
             first = await _first_byte(client)

@@ -144,7 +144,6 @@ class GatheredWrites:
         logs: the partitions.
         flusher: makes appended batches durable.
         completed: called for each write, those of one partition in order, never from within `add`.
-
     """
 
     def __init__(

@@ -44,7 +44,6 @@ class Admin:
 
     Raises:
         OptionError: an argument has an invalid value; `option` is its name.
-
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class Admin:
             TopicExistsError: there is a topic of this name.
             InvalidTopicError: the cluster does not allow the name, a number or a setting.
             OptionError: `partitions` is less than 1.
-
         """
         if partitions < 1:
             raise OptionError("partitions", f"must be at least 1, not {partitions}")
@@ -118,7 +116,6 @@ class Admin:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-
         """
         self._run.call(self._topics.delete(name))
 
@@ -128,7 +125,6 @@ class Admin:
         Raises:
             UnknownTopicError: the topic does not exist.
             InvalidTopicError: `total` is not more than the topic has.
-
         """
         self._run.call(self._topics.grow(name, total))
 
@@ -149,7 +145,6 @@ class Admin:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-
         """
         return self._run.call(self._topics.describe(name))
 
@@ -158,7 +153,6 @@ class Admin:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-
         """
         return self._run.call(self._topics.configs(name))
 
@@ -189,7 +183,6 @@ class Admin:
         Raises:
             UnknownTopicError: the topic or partition does not exist.
             BrokerError: an offset is past the end of its partition, or the topic is compacted.
-
         """
         return self._run.call(delete_records(self._cluster, before))
 
@@ -209,7 +202,6 @@ class Admin:
         Raises:
             UnknownGroupError: the group does not exist.
             GroupTypeError: the group is of another type, such as share.
-
         """
         return self._run.call(self._groups.describe(group))
 
@@ -232,7 +224,6 @@ class Admin:
         Raises:
             GroupNotEmptyError: the group has members.
             CommitError: not all of the partitions exist.
-
         """
         if offsets:
             self._run.call(self._groups.commit(group, offsets))
@@ -243,7 +234,6 @@ class Admin:
         Raises:
             UnknownGroupError: the group does not exist.
             GroupNotEmptyError: the group has members.
-
         """
         self._run.call(self._groups.delete(group))
 
@@ -252,7 +242,6 @@ class Admin:
 
         Raises:
             GroupNotEmptyError: a member subscribes to the topic of one of them.
-
         """
         self._run.call(self._groups.delete_offsets(group, partitions))
 
@@ -267,7 +256,6 @@ class Admin:
 
         Raises:
             UnknownTransactionError: the transactional id does not exist.
-
         """
         return self._run.call(self._transactions.describe(transactional_id))
 
@@ -276,7 +264,6 @@ class Admin:
 
         Raises:
             UnknownTransactionError: the transactional id does not exist.
-
         """
         self._run.call(self._transactions.abort(transactional_id))
 
@@ -295,7 +282,6 @@ class Admin:
 
         Raises:
             UnknownUserError: the user does not exist.
-
         """
         self._run.call(self._security.remove_user(user))
 

@@ -68,7 +68,6 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
         group: its name.
         state: its state, as in its description.
         assigned: partitions that members own, besides those with a committed offset.
-
     """
     (positions,), counts = _look_up(admin, {group: assigned})
     pending = admin.pending_offsets(group, positions) if positions else set()

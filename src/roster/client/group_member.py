@@ -73,7 +73,6 @@ class GroupMember:
 
         Raises:
             OptionError: an option has an invalid value; `option` is its name.
-
         """
         try:
             self._config = MemberConfig(
@@ -176,7 +175,6 @@ class GroupMember:
         Args:
             leave: send LeaveGroup, so that the other members take over at once; a static member never does.
             timeout: seconds to wait for that.
-
         """
         with self._changed:
             if self._closed:

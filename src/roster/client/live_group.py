@@ -118,7 +118,6 @@ def live_group(
         GroupEmptyError: the group has no members.
         RebalanceInProgressError: subscriptions are visible only while the group is Stable.
         ClientError: the cluster refused or did not answer.
-
     """
     description = admin.describe_group(group)
     require_stable_consumers(description)

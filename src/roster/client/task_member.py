@@ -41,7 +41,6 @@ class TaskMember(GroupMember):
 
         Raises:
             OptionError: an option has an invalid value; `option` is its name.
-
         """
         tasks = options.tasks
         if not isinstance(tasks, TaskOptions):

@@ -101,7 +101,6 @@ class TransactionalProducer:
         client_id: name in the brokers' logs.
         group_instance_id: that of the group's member, if it is a static one.
         security: as for GroupMember.
-
     """
 
     def __init__(

@@ -109,7 +109,6 @@ class GroupHistory:
     Args:
         marks: letters for members by client id, where a caller has better ones than the order of joining.
         events: how many events are kept.
-
     """
 
     def __init__(self, marks: Mapping[str, str] = MappingProxyType({}), events: int = EVENTS_KEPT) -> None:

@@ -59,7 +59,6 @@ def take_snapshot(admin: Admin, group: str, also: Collection[TopicPartition] = (
         UnreachableError: no broker, or no coordinator, answered.
         RequestTimeoutError: the coordinator did not answer in time.
         ClientError: the cluster refused.
-
     """
     try:
         description = admin.describe_group(group)
@@ -108,7 +107,6 @@ class Looker:
         timeout_s: seconds a broker has for an answer.
         also: partitions whose positions are wanted in any case.
         security: TLS and SASL.
-
     """
 
     def __init__(

@@ -53,7 +53,6 @@ class Export:
 
         Raises:
             StateError: there is none.
-
         """
         if before is not None and before.tzinfo is None:
             before = before.replace(tzinfo=UTC)
@@ -70,7 +69,6 @@ class Export:
 
         Raises:
             PipelineError: the store or part does not exist, or the part must be named.
-
         """
         if store not in self.manifest.stores:
             fix = f"Use {', '.join(self.manifest.stores)}"
@@ -120,7 +118,6 @@ def export(
         PipelineError: the group has no state, the folder is not empty, or no moment is found at which no transaction
             is open.
         ClientError: the cluster does not answer.
-
     """
     try:
         folder = Folder(to)

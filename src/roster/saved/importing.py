@@ -114,7 +114,6 @@ def import_state(
             the offsets that the state belongs to, or it is not known where keys belong among another number of
             partitions.
         ClientError: the cluster does not answer.
-
     """
     try:
         export = Export.open(folder)

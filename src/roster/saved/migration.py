@@ -70,7 +70,6 @@ def migrate_state(
     Raises:
         PipelineError: as of `export` and `import_state`; or the rows do not fit the definition.
         ClientError: the cluster does not answer.
-
     """
     more: JsonObject = {"security": security, "on_progress": on_progress}
     try:

@@ -74,7 +74,6 @@ def repartition_state(
         PipelineError: the group has members, or nothing has grown; the folder has another export; the keys do not prove
             where they belong; or the group has not read records that were written before the topics grew.
         ClientError: the cluster does not answer.
-
     """
     # Workers keep topics' partition numbers for minutes, for each client: this one must see the new ones.
     config = reader_config(bootstrap, group, f"{group}-repartition-{uuid.uuid4().hex[:8]}", security)

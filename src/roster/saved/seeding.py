@@ -78,7 +78,6 @@ def seed_state(
     Raises:
         PipelineError: a table does not have these columns, a key is null or there twice, or the group is not new.
         ClientError: the cluster does not answer.
-
     """
     config = reader_config(bootstrap, group, f"{group}-import", security)
     stores, inputs = _stores(definition), parse_topics(topics)

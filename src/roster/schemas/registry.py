@@ -74,7 +74,6 @@ class Registry:
         Raises:
             RegistryError: a URL has another scheme than http or https, or another argument is wrong.
             SettingError: a setting of TLS is wrong.
-
         """
         urls = list(url) if isinstance(url, list | tuple) else [url]
         if not urls or not all(

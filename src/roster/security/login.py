@@ -32,7 +32,6 @@ class Login:
         security: settings with SASL.
         nonce: for SCRAM, new and random each time, at least 16 bytes as printable ASCII.
         token: for OAUTHBEARER.
-
     """
 
     def __init__(self, security: Security, *, nonce: str = "", token: str = "") -> None:

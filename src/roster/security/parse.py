@@ -129,7 +129,6 @@ def load_properties(path: str | Path) -> ClientProperties:
     Raises:
         SettingError: the file cannot be read, or a setting is unknown, wrong or contradicts another; `key` is the file
             or the setting.
-
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -55,7 +55,6 @@ class SchemaRegistry:
     Args:
         auth: user name and password, or the bearer token, that each request must have.
         tls: the server's context, for https.
-
     """
 
     auth: tuple[str, str] | str | None = None

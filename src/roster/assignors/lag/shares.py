@@ -100,7 +100,6 @@ def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64, l
         count: [members] partitions in total.
         weight: [members] capacity.
         load: [members] lag in records.
-
     """
     extras = np.zeros(len(count), dtype=np.int64)
     chances = np.zeros(len(count), dtype=np.int64)

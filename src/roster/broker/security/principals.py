@@ -60,7 +60,6 @@ class PrincipalRules:
 
         Raises:
             BrokerStartError: a rule is malformed.
-
         """
         rules, position = [], 0
         text = text.strip() or "DEFAULT"

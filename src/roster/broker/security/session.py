@@ -51,7 +51,6 @@ class ServerLogin:
         nonce: for SCRAM, new and random each time, printable ASCII without commas of at least 16 random bytes.
         lifetime_ms: how long the login lasts, 0 for ever; told to the client.
         known_as: the principal so far, which a renewed session must keep.
-
     """
 
     def __init__(
@@ -193,7 +192,6 @@ class Session:
         security: what all connections have in common.
         host: the client's address.
         certificate: the client's, as `ssl.SSLSocket.getpeercert` shows it.
-
     """
 
     def __init__(self, security: Security, host: str, certificate: Mapping[str, Any] | None = None) -> None:

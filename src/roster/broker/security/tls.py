@@ -20,7 +20,6 @@ def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
 
     Raises:
         BrokerStartError: a file cannot be used; the message names the option.
-
     """
     if not security.uses_tls or security.ssl_keystore_location is None:
         return None

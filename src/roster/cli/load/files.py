@@ -74,7 +74,6 @@ def readable_twice(path: Path, form: str | None) -> Iterator[tuple[Path, str]]:
     Raises:
         UserError: a pipe without a format.
         Failure: the copy cannot be written.
-
     """
     if path != STDIN and (not path.exists() or path.is_file() or path.is_dir()):
         yield path, str(path)

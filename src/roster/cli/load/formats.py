@@ -38,7 +38,6 @@ def open_source(
 
     Raises:
         UserError: no such file, not a known format, an archive that does not hold exactly one file.
-
     """
     if not path.is_file():
         problem = "a directory" if path.is_dir() else "not there"
