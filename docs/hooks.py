@@ -108,7 +108,12 @@ def on_post_page(output: str, page: Page, **_: object) -> None:
 
 
 class Signatures(Extension):
-    """Shows the signature and help that a class makes of its options."""
+    """Shows the signature and help that a class makes of its options, and methods that block as such."""
+
+    def on_function_instance(self, *, func: Function, **_: object) -> None:
+        """Take the word async from a method that its callers do not await."""
+        if any(str(decorator.value) == "blocking" for decorator in func.decorators):
+            func.labels.discard("async")
 
     def on_class_members(self, *, cls: Class, **_: object) -> None:
         """Give a class with `taking` or `explained` what Python's `help` shows of it."""

@@ -26,10 +26,10 @@ from roster.client.errors import (
     UnreachableError,
     failure_error,
 )
-from roster.client.loop import LoopThread
+from roster.client.loop import LoopThread, blocking
 from roster.client.member_shell import MemberShell
 from roster.client.member_statistics import MemberStatistics
-from roster.client.offsets import committed_offsets, list_offsets, log_offsets
+from roster.client.offsets import LogOffsets, committed_offsets
 from roster.client.options import GroupMemberOptions
 from roster.client.retry import Retry
 from roster.client.types import MemberEvent, Ownership
@@ -51,7 +51,7 @@ from roster.member.options import MemberSettings
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import NO_GENERATION, OffsetAndMetadata, TopicPartition
-from roster.model.offsets import Arrival, OffsetSpec
+from roster.model.offsets import Arrival
 from roster.model.options import taking, values
 
 log = logging.getLogger("roster.member")
@@ -60,7 +60,7 @@ _SAY_UNREACHABLE = 3.0
 """Seconds without a first connection before a log line names the brokers being tried."""
 
 
-class GroupMember:
+class GroupMember(LogOffsets):
     """A member of a consumer group on its own event-loop thread; every method is thread-safe and blocking.
 
     With the default assignors a group of such members uses cooperative-sticky; while it has a member that knows only
@@ -295,55 +295,35 @@ class GroupMember:
         finally:
             self._commits.pop(token, None)
 
-    def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
+    @blocking
+    async def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
         """Return the present generation and member id, for a commit of work on `partitions` done under `ownership`.
 
         Raises CommitFenced if a partition was not kept without a break since then, and CommitRetriable while the member
         is between two generations.
         """
-        return self._running().call(self._confirm(frozenset(partitions), ownership.epoch))
-
-    async def _confirm(self, partitions: frozenset[TopicPartition], epoch: int) -> tuple[int, str]:
+        kept = frozenset(partitions)
         member = self._runner.member if self._runner is not None else None
-        lost = partitions if member is None else member.ownership.fenced(partitions, epoch)
+        lost = kept if member is None else member.ownership.fenced(kept, ownership.epoch)
         if member is None or lost:
             raise CommitFenced(f"{len(lost)} partitions were lost, among them {min(lost)}", partitions=lost)
         if member.generation == NO_GENERATION:
-            raise CommitRetriable("the member is between two generations", partitions=partitions)
+            raise CommitRetriable("the member is between two generations", partitions=kept)
         return member.generation, member.member_id
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    @blocking
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of the group; None before the first commit."""
         wanted = list(partitions)
-        offsets = (
-            self._running().call(committed_offsets(self._coordinators, self._config.group, wanted)) if wanted else {}
-        )
+        offsets = await committed_offsets(self._coordinators, self._config.group, wanted) if wanted else {}
         return {partition: offsets.get(partition) for partition in wanted}
 
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offset of each partition."""
-        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.EARLIEST))
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offset of each partition: the offset of its next record."""
-        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST))
-
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset of each partition, where the first open transaction begins."""
-        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after each time, in ms since the epoch; None if all records are older."""
-        return self._running().call(list_offsets(self._cluster, dict(times)))
-
-    def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
+    @blocking
+    async def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of each topic; UnknownTopicError if one does not exist."""
-        counts = self._running().call(self._count(topics))
-        return {topic: counts[topic] for topic in topics}
-
-    async def _count(self, topics: Collection[str]) -> dict[str, int]:
         self._cluster.forget(topics)
-        return {name: len(topic.leaders) for name, topic in (await self._cluster.topics(topics)).items()}
+        known = await self._cluster.topics(topics)
+        return {topic: len(known[topic].leaders) for topic in topics}
 
     # Between the threads.
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from roster.client.errors import ClosedError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class LoopThread:
@@ -60,6 +62,27 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+class OnLoop:
+    """Has an event loop for its requests, on which its `blocking` methods run."""
+
+    def _running(self) -> LoopThread:
+        """Return the loop's thread. Raises ClosedError."""
+        raise NotImplementedError
+
+
+S = TypeVar("S", bound=OnLoop)
+
+
+def blocking(method: Callable[Concatenate[S, P], Coroutine[None, None, T]]) -> Callable[Concatenate[S, P], T]:
+    """Have a coroutine method run on its object's event loop; the caller waits for what it returns."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._running().call(method(self, *arguments, **options))
+
+    return call
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

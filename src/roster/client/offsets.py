@@ -18,6 +18,7 @@ from roster.client.errors import (
     UnreachableError,
     group_error,
 )
+from roster.client.loop import OnLoop, blocking
 from roster.client.retry import Retry
 from roster.model import OffsetAndMetadata, PartitionOffsets, TopicPartition
 from roster.model.offsets import OffsetSpec
@@ -43,6 +44,32 @@ _NOT_DELETED = {
     ErrorCode.POLICY_VIOLATION: "the topic is compacted",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic is the cluster's own",
 }
+
+
+class LogOffsets(OnLoop):
+    """Looks up offsets of partition logs, in the cluster of an `Admin` or a `GroupMember`."""
+
+    _cluster: Cluster
+
+    @blocking
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offset of each partition."""
+        return await log_offsets(self._cluster, partitions, OffsetSpec.EARLIEST)
+
+    @blocking
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offset of each partition: the offset of its next record."""
+        return await log_offsets(self._cluster, partitions, OffsetSpec.LATEST)
+
+    @blocking
+    async def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset of each partition, where the first open transaction begins."""
+        return await log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True)
+
+    @blocking
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offset at or after each time, in ms since the epoch; None if all records are older."""
+        return await list_offsets(self._cluster, dict(times))
 
 
 async def list_offsets(

@@ -10,6 +10,7 @@ from typing import Any
 from roster._json import JsonObject
 from roster.client.cluster import Cluster, expect
 from roster.client.errors import AuthorizationError, BrokerError, UnknownUserError
+from roster.client.loop import OnLoop, blocking
 from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
@@ -28,14 +29,17 @@ from roster.wire.messages import (
 from roster.wire.sasl import DEFAULT_ITERATIONS, MECHANISM_NUMBERS, SALT_BYTES, salted_password
 
 
-class SecurityAdmin:
+class SecurityAdmin(OnLoop):
     """Requests about users and ACLs, which every broker passes on to the controller."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    _cluster: Cluster
 
-    async def users(self) -> dict[str, dict[str, int]]:
-        """Return {user: {mechanism: iterations}}, sorted by name."""
+    @blocking
+    async def list_users(self) -> dict[str, dict[str, int]]:
+        """Return the users with SCRAM credentials as {user: {mechanism: iterations}}, sorted by name."""
+        return await self._users()
+
+    async def _users(self) -> dict[str, dict[str, int]]:
         response = expect(
             await self._ask(DescribeUserScramCredentialsRequest(users=None)), DescribeUserScramCredentialsResponse
         )
@@ -46,8 +50,9 @@ class SecurityAdmin:
             for user in sorted(response.results, key=lambda user: user.user)
         }
 
+    @blocking
     async def set_password(self, user: str, password: str) -> None:
-        """Set a user's password; the broker gets its salted hashes."""
+        """Create a user, or change the password; the brokers get its salted hashes, one for each SCRAM mechanism."""
         upsertions = []
         for mechanism, number in MECHANISM_NUMBERS.items():
             salt = secrets.token_bytes(SALT_BYTES)
@@ -64,9 +69,14 @@ class SecurityAdmin:
             )
         await self._alter(AlterUserScramCredentialsRequest(upsertions=upsertions), user)
 
+    @blocking
     async def remove_user(self, user: str) -> None:
-        """Delete all credentials of a user."""
-        known = (await self.users()).get(user)
+        """Delete the credentials of a user; open connections stay.
+
+        Raises:
+            UnknownUserError: the user does not exist.
+        """
+        known = (await self._users()).get(user)
         if known is None:
             raise UnknownUserError(f"there is no user {user!r}")
         deletions = [
@@ -80,8 +90,9 @@ class SecurityAdmin:
         for result in response.results:
             _check(result.error_code, result.error_message, f"change user {user!r}", "ALTER")
 
+    @blocking
     async def create_acls(self, acls: Collection[AclBinding]) -> None:
-        """Create ACLs; those that are there already stay."""
+        """Create ACLs; those that are there already stay as they are."""
         creations = [
             CreateAclsRequest.AclCreation(
                 resource_type=acl.resource_type,
@@ -98,14 +109,17 @@ class SecurityAdmin:
         for result in response.results:
             _check(result.error_code, result.error_message, "create the ACL", "ALTER")
 
-    async def acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the ACLs that a filter matches, sorted."""
-        response = expect(await self._ask(DescribeAclsRequest(**_fields(wanted))), DescribeAclsResponse)
+    @blocking
+    async def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
+        """Return ACLs, all or those that a filter matches, sorted."""
+        request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
+        response = expect(await self._ask(request), DescribeAclsResponse)
         _check(response.error_code, response.error_message, "describe the ACLs", "DESCRIBE")
         return sorted(_binding(resource, acl) for resource in response.resources for acl in resource.acls)
 
+    @blocking
     async def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Delete the ACLs that a filter matches; return them, sorted."""
+        """Delete the ACLs that a filter matches, and return them, sorted."""
         request = DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(wanted))])
         response = expect(await self._ask(request), DeleteAclsResponse)
         deleted = []

@@ -1,11 +1,19 @@
-"""Topics of a cluster: created, deleted, grown and described on the running event loop."""
+"""Topics of a cluster: created, deleted, grown and described."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from roster.client.cluster import Cluster, check_refused, expect
-from roster.client.errors import AuthorizationError, BrokerError, InvalidTopicError, TopicExistsError, UnknownTopicError
+from roster.client.errors import (
+    AuthorizationError,
+    BrokerError,
+    InvalidTopicError,
+    OptionError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from roster.client.loop import OnLoop, blocking
 from roster.client.retry import Retry
 from roster.client.types import PartitionDescription, TopicDescription
 from roster.member.topic_metadata import replica_racks
@@ -43,41 +51,69 @@ _RIGHTS = {"create": "CREATE", "delete": "DELETE", "grow": "ALTER", "look up the
 """The ACL operation that each request needs."""
 
 
-class TopicAdmin:
+class TopicAdmin(OnLoop):
     """Requests about topics; changes wait until the metadata shows them."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    _cluster: Cluster
 
-    async def create(self, topic: CreateTopicsRequest.Topic) -> None:
-        """Create a topic; TopicExistsError, InvalidTopicError, AuthorizationError or BrokerError."""
+    @blocking
+    async def create_topic(
+        self, name: str, partitions: int = 1, *, replication: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until the metadata shows it.
+
+        Args:
+            name: its name.
+            partitions: how many, from 1 up.
+            replication: replicas of each partition; -1 for the cluster's default.
+            configs: settings of the topic, as in {"cleanup.policy": "compact"}.
+
+        Raises:
+            TopicExistsError: there is a topic of this name.
+            InvalidTopicError: the cluster does not allow the name, a number or a setting.
+            OptionError: `partitions` is less than 1.
+        """
+        if partitions < 1:
+            raise OptionError("partitions", f"must be at least 1, not {partitions}")
+        topic = CreateTopicsRequest.Topic(name=name, num_partitions=partitions, replication_factor=replication)
+        topic.configs = [CreateTopicsRequest.Config(name=key, value=value) for key, value in (configs or {}).items()]
         request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms)
         response = expect(await self._ask_controller(request), CreateTopicsResponse)
         for answer in response.topics:
-            _check_topic(answer.error_code, answer.error_message, topic.name, "create")
-        await self._await_topic(topic.name, lambda count: count > 0)
+            _check_topic(answer.error_code, answer.error_message, name, "create")
+        await self._await_topic(name, lambda count: count > 0)
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic and its records; UnknownTopicError, AuthorizationError or BrokerError."""
+    @blocking
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records, and wait until it is gone from the metadata.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+        """
         request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.Topic(name=name)], timeout_ms=self._timeout_ms)
         response = expect(await self._ask_controller(request), DeleteTopicsResponse)
         for topic in response.responses:
             _check_topic(topic.error_code, topic.error_message, name, "delete")
         await self._await_topic(name, lambda count: count == 0)
 
-    async def grow(self, name: str, total: int) -> None:
-        """Raise the number of partitions to `total`; errors as of `create`."""
-        request = CreatePartitionsRequest(
-            topics=[CreatePartitionsRequest.Topic(name=name, count=total, assignments=None)],
-            timeout_ms=self._timeout_ms,
-        )
+    @blocking
+    async def create_partitions(self, name: str, total: int) -> None:
+        """Raise the number of partitions of a topic to `total`, and wait until the metadata shows them.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+            InvalidTopicError: `total` is not more than the topic has.
+        """
+        topic = CreatePartitionsRequest.Topic(name=name, count=total, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=self._timeout_ms)
         response = expect(await self._ask_controller(request), CreatePartitionsResponse)
         for result in response.results:
             _check_topic(result.error_code, result.error_message, name, "grow")
         await self._await_topic(name, lambda count: count >= total)
 
-    async def list_topics(self, *, internal: bool) -> dict[str, int]:
-        """Return {name: number of partitions}, sorted by name."""
+    @blocking
+    async def list_topics(self, *, internal: bool = False) -> dict[str, int]:
+        """Return {name: number of partitions}, sorted by name; with `internal` also the cluster's own topics."""
         response = await self._cluster.metadata()
         return {
             topic.name: len(topic.partitions)
@@ -85,13 +121,19 @@ class TopicAdmin:
             if topic.name is not None and (internal or not topic.is_internal)
         }
 
+    @blocking
     async def topic_ids(self) -> dict[str, bytes]:
-        """Return {name: id}, without topics that have none."""
+        """Return {name: id} of all topics with ids, which Kafka has since 2.8."""
         topics = (await self._cluster.metadata()).topics
         return {topic.name: topic.topic_id for topic in topics if topic.name and topic.topic_id != ZERO_UUID}
 
-    async def describe(self, name: str) -> TopicDescription:
-        """Describe a topic; UnknownTopicError if metadata does not have it."""
+    @blocking
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Return the partitions of a topic, their leaders and replicas.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+        """
         self._cluster.forget([name])
         await self._cluster.topics([name])
         response = await self._cluster.metadata([name])
@@ -103,8 +145,13 @@ class TopicAdmin:
         topic_id = None if topic.topic_id == ZERO_UUID else topic.topic_id
         return TopicDescription(name, topic_id, topic.is_internal, partitions)
 
-    async def configs(self, name: str) -> dict[str, str | None]:
-        """Return the settings of a topic, defaults included."""
+    @blocking
+    async def topic_configs(self, name: str) -> dict[str, str | None]:
+        """Return the settings of a topic, defaults included; None for a value that the broker does not reveal.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+        """
         resource = DescribeConfigsRequest.Resource(resource_type=TOPIC_RESOURCE, resource_name=name)
         response = expect(
             await self._cluster.request_any(DescribeConfigsRequest(resources=[resource])), DescribeConfigsResponse
@@ -113,8 +160,12 @@ class TopicAdmin:
         _check_topic(description.error_code, description.error_message, name, "look up the settings of")
         return {config.name: config.value for config in description.configs}
 
+    @blocking
     async def replica_racks(self, topics: Collection[str]) -> dict[str, list[frozenset[str]]]:
-        """Return racks[topic][partition] for topics that exist."""
+        """Return racks[topic][partition]: the racks of the brokers that hold a replica.
+
+        Topics that do not exist, or that this client may not see, are left out.
+        """
         return replica_racks(await self._cluster.metadata(topics)) if topics else {}
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from roster.client.cluster import Cluster
-from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators, ask_each_broker
+from roster.client.coordinators import FENCE_TIMEOUT_MS, Coordinators, ask_each_broker
 from roster.client.errors import BrokerError, UnknownTransactionError
+from roster.client.loop import OnLoop, blocking
 from roster.client.types import TransactionDescription, TransactionListing
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
@@ -20,29 +21,38 @@ from roster.wire.messages import (
 )
 
 
-class TransactionAdmin:
+class TransactionAdmin(OnLoop):
     """Requests about transactions, to their coordinators."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._coordinators = Coordinators(cluster, TRANSACTION)
+    _cluster: Cluster
+    _transactions: Coordinators
 
-    async def listed(self, states: Collection[str] = ()) -> list[TransactionListing]:
-        """List the transactional ids of every broker, sorted by name, in all states or those given."""
+    @blocking
+    async def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        """List the transactional ids of the cluster, all or those in `states`, sorted by name."""
         request = ListTransactionsRequest(state_filters=list(states))
         answers = await ask_each_broker(self._cluster, request, ListTransactionsResponse, "transactions")
-        listings: dict[str, TransactionListing] = {}
-        for broker, response in answers.items():
-            for state in response.transaction_states:
-                listings[state.transactional_id] = TransactionListing(
-                    state.transactional_id, state.transaction_state, state.producer_id, broker
-                )
+        listings = {
+            state.transactional_id: TransactionListing(
+                state.transactional_id, state.transaction_state, state.producer_id, broker
+            )
+            for broker, response in answers.items()
+            for state in response.transaction_states
+        }
         return [listings[name] for name in sorted(listings)]
 
-    async def describe(self, transactional_id: str) -> TransactionDescription:
-        """Describe a transactional id; UnknownTransactionError if there is none."""
+    @blocking
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Describe a transactional id: its state, producer and partitions.
+
+        Raises:
+            UnknownTransactionError: the transactional id does not exist.
+        """
+        return await self._described(transactional_id)
+
+    async def _described(self, transactional_id: str) -> TransactionDescription:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        response, code = await self._coordinators.ask_until_ready(
+        response, code = await self._transactions.ask_until_ready(
             transactional_id,
             request,
             DescribeTransactionsResponse,
@@ -62,15 +72,20 @@ class TransactionAdmin:
             timeout_ms=state.transaction_timeout_ms,
             started_ms=None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
             partitions=[TopicPartition(topic.topic, n) for topic in state.topics for n in sorted(topic.partitions)],
-            coordinator=str(await self._coordinators.coordinator(transactional_id)),
+            coordinator=str(await self._transactions.coordinator(transactional_id)),
         )
 
-    async def abort(self, transactional_id: str) -> None:
-        """Abort the open transaction of a transactional id in all its partitions, and fence its producer."""
-        await self.describe(transactional_id)  # else it would be created
+    @blocking
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of a transactional id, and fence its producer.
+
+        Raises:
+            UnknownTransactionError: the transactional id does not exist.
+        """
+        await self._described(transactional_id)  # else it would be created
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS)
         purpose = f"aborting the transaction of {transactional_id!r}"
-        _, code = await self._coordinators.ask_until_ready(
+        _, code = await self._transactions.ask_until_ready(
             transactional_id, request, InitProducerIdResponse, lambda answer: answer.error_code, purpose
         )
         if code is not ErrorCode.NONE:

@@ -33,7 +33,7 @@ from roster.client.errors import (
     no_such_topics,
     transaction_error,
 )
-from roster.client.group_admin import GroupAdmin
+from roster.client.group_admin import describe_group
 from roster.client.loop import LoopThread
 from roster.client.offsets import committed_offsets, pending_offsets
 from roster.client.producer_state import Decision, Epoch, Phase, ProducerState, decide
@@ -303,7 +303,7 @@ class TransactionalProducer:
             return frozenset()
         # A member that was thought dead and is not must not fence those that have taken its place.
         await self._check_membership(partitions, generation, member_id)
-        described = await GroupAdmin(self._cluster, self._groups).describe(self._group)
+        described = await describe_group(self._cluster, self._groups, self._group)
         members = {member.member_id for member in described.members}
         dead = {
             owner.transactional_id for owner, dangles in owners.items() if dangles or owner.member_id not in members
