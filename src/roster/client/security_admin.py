@@ -12,7 +12,7 @@ from roster.client.cluster import Cluster, expect
 from roster.client.errors import AuthorizationError, BrokerError, UnknownUserError
 from roster.client.loop import OnLoop, blocking
 from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
-from roster.wire import ErrorCode, Message
+from roster.wire import ErrorCode
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     AlterUserScramCredentialsRequest,
@@ -40,9 +40,8 @@ class SecurityAdmin(OnLoop):
         return await self._users()
 
     async def _users(self) -> dict[str, dict[str, int]]:
-        response = expect(
-            await self._ask(DescribeUserScramCredentialsRequest(users=None)), DescribeUserScramCredentialsResponse
-        )
+        request = DescribeUserScramCredentialsRequest(users=None)
+        response = expect(await self._cluster.request_any(request), DescribeUserScramCredentialsResponse)
         _check(response.error_code, response.error_message, "describe the users", "DESCRIBE")
         names = {number: name for name, number in MECHANISM_NUMBERS.items()}
         return {
@@ -86,7 +85,7 @@ class SecurityAdmin(OnLoop):
         await self._alter(AlterUserScramCredentialsRequest(deletions=deletions), user)
 
     async def _alter(self, request: AlterUserScramCredentialsRequest, user: str) -> None:
-        response = expect(await self._ask(request), AlterUserScramCredentialsResponse)
+        response = expect(await self._cluster.request_any(request), AlterUserScramCredentialsResponse)
         for result in response.results:
             _check(result.error_code, result.error_message, f"change user {user!r}", "ALTER")
 
@@ -105,7 +104,7 @@ class SecurityAdmin(OnLoop):
             )
             for acl in acls
         ]
-        response = expect(await self._ask(CreateAclsRequest(creations=creations)), CreateAclsResponse)
+        response = expect(await self._cluster.request_any(CreateAclsRequest(creations=creations)), CreateAclsResponse)
         for result in response.results:
             _check(result.error_code, result.error_message, "create the ACL", "ALTER")
 
@@ -113,7 +112,7 @@ class SecurityAdmin(OnLoop):
     async def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
         """Return ACLs, all or those that a filter matches, sorted."""
         request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
-        response = expect(await self._ask(request), DescribeAclsResponse)
+        response = expect(await self._cluster.request_any(request), DescribeAclsResponse)
         _check(response.error_code, response.error_message, "describe the ACLs", "DESCRIBE")
         return sorted(_binding(resource, acl) for resource in response.resources for acl in resource.acls)
 
@@ -121,7 +120,7 @@ class SecurityAdmin(OnLoop):
     async def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
         """Delete the ACLs that a filter matches, and return them, sorted."""
         request = DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(wanted))])
-        response = expect(await self._ask(request), DeleteAclsResponse)
+        response = expect(await self._cluster.request_any(request), DeleteAclsResponse)
         deleted = []
         for result in response.filter_results:
             _check(result.error_code, result.error_message, "delete the ACLs", "ALTER")
@@ -129,9 +128,6 @@ class SecurityAdmin(OnLoop):
                 _check(acl.error_code, acl.error_message, "delete the ACL", "ALTER")
                 deleted.append(_binding(acl, acl))
         return sorted(deleted)
-
-    async def _ask(self, request: Message) -> Message:
-        return await self._cluster.request_any(request)
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:

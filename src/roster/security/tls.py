@@ -58,7 +58,7 @@ def _load_authorities(context: ssl.SSLContext, security: Security) -> None:
     try:
         context.load_verify_locations(cadata=security.ca)
     except ssl.SSLError as error:
-        raise SettingError("ssl.ca.location", f"cannot be used ({_reason(error)})", "give PEM of the CAs") from None
+        raise SettingError("ssl.ca.location", f"cannot be used ({reason_of(error)})", "give PEM of the CAs") from None
 
 
 def _load_certificate(context: ssl.SSLContext, security: Security) -> None:
@@ -70,7 +70,7 @@ def _load_certificate(context: ssl.SSLContext, security: Security) -> None:
                 problem, fix = "is not the key of the certificate", "give the two that belong together"
                 raise SettingError("ssl.key.location", problem, fix) from None
             key = "ssl.key.password" if security.key_password else "ssl.key.location"
-            raise SettingError(key, f"does not open the key ({_reason(error)})", "correct key or password") from None
+            raise SettingError(key, f"does not open the key ({reason_of(error)})", "correct key or password") from None
         except ValueError as error:  # a password of more than 1023 bytes
             raise SettingError("ssl.key.password", str(error), "use a shorter password") from None
 
@@ -106,8 +106,8 @@ def tls_problem(error: OSError, security: Security) -> str | None:
     if any(name in reason for name in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "ACCESS_DENIED")):
         if not security.certificate:
             return "it asks for a client certificate; set ssl.certificate.location and ssl.key.location"
-        return f"it refuses the client certificate ({_reason(error)}); use a valid one of a CA that the broker trusts"
-    return f"the TLS handshake failed ({_reason(error)})"
+        return f"it refuses the client certificate ({reason_of(error)}); use a valid one of a CA that the broker trusts"
+    return f"the TLS handshake failed ({reason_of(error)})"
 
 
 def _unverified(error: ssl.SSLCertVerificationError) -> str:
@@ -136,5 +136,6 @@ def cut_off(security: Security) -> str:
     )
 
 
-def _reason(error: ssl.SSLError) -> str:
+def reason_of(error: ssl.SSLError) -> str:
+    """Return OpenSSL's reason in words."""
     return (error.reason or str(error)).replace("_", " ").lower()

@@ -134,7 +134,7 @@ def plan(
     files: Sequence[DataFile], updates: Updates, indexes: Mapping[str, Indexes], target_file_bytes: int
 ) -> list[Rewrite]:
     """Return the files to replace. `indexes`: of the updates whose keys each candidate file has, by name."""
-    ordered = _ordered(files)
+    ordered = sorted(files, key=lambda file: (file.low, file.name))
     owner = np.full(len(updates.keys), -1, np.int64)
     touched = set()
     for number, file in enumerate(ordered):
@@ -172,10 +172,6 @@ def _homes(ordered: Sequence[DataFile], keys: pa.Array, new: Indexes) -> Indexes
         is_there = (first[number] <= new) & (new < end[number])
         homes[is_there] = number[is_there]
     return homes
-
-
-def _ordered(files: Sequence[DataFile]) -> list[DataFile]:
-    return sorted(files, key=lambda file: (file.low, file.name))
 
 
 def _groups(files: Sequence[DataFile], touched: set[int], target: int) -> list[list[int]]:
@@ -239,7 +235,7 @@ class Merge:
     def over(self, files: Sequence[DataFile]) -> tuple[list[WrittenFile], list[DataFile]]:
         """Return the files to add to a version with these files, and those to remove."""
         candidates = [file for file in files if file.name not in self._found and len(self._span(file))]
-        with ThreadPoolExecutor(_threads()) as pool:
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
             self._found.update(zip((file.name for file in candidates), pool.map(self._find, candidates), strict=True))
             hits = {name: matched.hits for name, matched in self._found.items()}
             rewrites = plan(files, self.updates, hits, self.target_file_bytes)
@@ -341,7 +337,3 @@ def _cut(rows: pa.Table, pieces: int) -> Iterator[pa.Table]:
     for start, end in pairwise(ends):
         if end > start:
             yield rows.slice(start, end - start)
-
-
-def _threads() -> int:
-    return min(_THREADS, os.cpu_count() or 1)

@@ -27,7 +27,7 @@ from roster.coordinator.states import GroupState
 from roster.model import TopicPartition
 from roster.testing.broker import BrokerThread, quick_config
 from roster.testing.errors import KitArgumentError, KitTimeoutError, unknown
-from roster.testing.faults import Fault, Faults, Phase, Reply, make_fault
+from roster.testing.faults import Fault, Faults, Phase, Reply, api_of, phase_of, reply_of
 from roster.testing.rebalances import Rebalance, RebalanceHistory
 from roster.testing.stored import StoredRecord, as_record, committed_records, partition_for
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message
@@ -186,20 +186,11 @@ class EmbeddedBroker:
         """
         if node is not None and node != self._config.node_id:
             raise KitArgumentError(f"node={node}: this broker is node {self._config.node_id}, the only one")
-        fault = make_fault(
-            self._faults,
-            api,
-            group=group,
-            topic=topic,
-            member=member,
-            client_id=client_id,
-            times=times,
-            after=after,
-            delay=delay,
-            reply=reply,
-            drop=drop,
-            disconnect=disconnect,
-        )
+        key = api_of(api)
+        error, whole = reply_of(key, reply)
+        where, when = (group, topic, member, client_id), (times, after, delay)
+        silent, closing = phase_of("drop", drop), phase_of("disconnect", disconnect)
+        fault = Fault(key, *where, *when, error, whole, silent, closing, self._faults)
         self._faults.add(fault)
         return fault
 

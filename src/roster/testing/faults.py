@@ -30,7 +30,7 @@ _PHASES = ("request", "reply")
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """A scripted fault; `hits` is the number of requests that it has affected."""
+    """A scripted fault; `hits` is the number of requests that it has affected. Raises KitArgumentError."""
 
     api: ApiKey
     group: str | None
@@ -46,6 +46,22 @@ class Fault:
     disconnect: Phase | None
     faults: Faults = field(repr=False)
     hits: int = 0
+
+    def __post_init__(self) -> None:
+        if self.left is not None and self.left < 1:
+            raise KitArgumentError(f"times={self.left}: must be at least 1, or None for every request")
+        if self.skip < 0 or self.delay < 0:
+            raise KitArgumentError(f"after={self.skip}, delay={self.delay}: must not be negative")
+        answers = self.reply is not None or self.error is not None
+        given = {"reply": answers, "drop": self.silent is not None, "disconnect": self.disconnect is not None}
+        effects = [name for name, is_given in given.items() if is_given]
+        if len(effects) > 1:
+            raise KitArgumentError(f"{' and '.join(effects)} exclude each other")
+        if not effects and not self.delay:
+            raise KitArgumentError("a fault needs reply=, drop=, disconnect= or delay=")
+        for name, reader in (("group", _groups), ("topic", _topics), ("member", _members)):
+            if getattr(self, name) is not None and not reader.applies(self.api):
+                raise KitArgumentError(f"{name}={getattr(self, name)!r}: {self.api.label} has no {name}")
 
     def remove(self) -> None:
         """Remove the fault; requests that it already affected stay affected. Removing twice is no error."""
@@ -145,43 +161,8 @@ class Faults:
         return fault.handle
 
 
-def make_fault(
-    faults: Faults,
-    api: str | int,
-    *,
-    group: str | None,
-    topic: str | None,
-    member: str | None,
-    client_id: str | None,
-    times: int | None,
-    after: int,
-    delay: float,
-    reply: str | int | Reply | None,
-    drop: bool | Phase,
-    disconnect: bool | Phase,
-) -> Fault:
-    """Check the arguments of a fault and create it. Raises KitArgumentError that names the invalid one."""
-    key = _api(api)
-    if times is not None and times < 1:
-        raise KitArgumentError(f"times={times}: must be at least 1, or None for every request")
-    if after < 0 or delay < 0:
-        raise KitArgumentError(f"after={after}, delay={delay}: must not be negative")
-    silent, closing = _phase("drop", drop), _phase("disconnect", disconnect)
-    effects = [
-        name for name, is_given in (("reply", reply is not None), ("drop", silent), ("disconnect", closing)) if is_given
-    ]
-    if len(effects) > 1:
-        raise KitArgumentError(f"{' and '.join(effects)} exclude each other")
-    if not effects and not delay:
-        raise KitArgumentError("a fault needs reply=, drop=, disconnect= or delay=")
-    error, whole = _reply(key, reply)
-    for name, wanted, reader in (("group", group, _groups), ("topic", topic, _topics), ("member", member, _members)):
-        if wanted is not None and not reader.applies(key):
-            raise KitArgumentError(f"{name}={wanted!r}: {key.label} has no {name}")
-    return Fault(key, group, topic, member, client_id, times, after, delay, error, whole, silent, closing, faults)
-
-
-def _api(api: str | int) -> ApiKey:
+def api_of(api: str | int) -> ApiKey:
+    """Return the API with a key, or with a name of the protocol guide. Raises KitArgumentError."""
     if isinstance(api, int):
         if api not in HANDLERS:
             raise KitArgumentError(f"api={api}: the broker has no API with this key")
@@ -193,7 +174,8 @@ def _api(api: str | int) -> ApiKey:
     raise unknown("API", api, _APIS)
 
 
-def _phase(name: str, value: bool | str) -> Phase | None:
+def phase_of(name: str, value: bool | str) -> Phase | None:
+    """Return when `drop` or `disconnect` happens. Raises KitArgumentError."""
     if isinstance(value, bool):
         return "request" if value else None
     if value not in _PHASES:
@@ -201,7 +183,7 @@ def _phase(name: str, value: bool | str) -> Phase | None:
     return cast("Phase", value)
 
 
-def _reply(key: ApiKey, reply: str | int | Reply | None) -> tuple[ErrorCode | None, Reply | None]:
+def reply_of(key: ApiKey, reply: str | int | Reply | None) -> tuple[ErrorCode | None, Reply | None]:
     """Return the error code or the response with which a fault answers."""
     if reply is None:
         return None, None

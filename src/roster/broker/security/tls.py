@@ -7,6 +7,7 @@ from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.config import BrokerSecurity
+from roster.security.tls import reason_of
 
 ALERT_UNEXPECTED_MESSAGE = b"\x15\x03\x01\x00\x02\x02\x0a"
 """The TLS alert for a client that does not speak TLS: Kafka's clients know by it what is wrong."""
@@ -32,7 +33,7 @@ def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
             context.load_verify_locations(path)
         except ssl.SSLError as error:
             raise BrokerStartError(
-                f"--ssl-truststore-location: {path} is not a PEM file of certificates ({_reason(error)})"
+                f"--ssl-truststore-location: {path} is not a PEM file of certificates ({reason_of(error)})"
             ) from None
     context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
     return context
@@ -51,7 +52,7 @@ def _load_key(context: ssl.SSLContext, keystore: Path, password_file: Path | Non
         elif error.reason is not None and "PEM" in error.reason:
             problem = "it must hold a private key and a certificate chain in PEM"
         else:
-            problem = f"its key cannot be read ({_reason(error)}); is --ssl-key-password-file right?"
+            problem = f"its key cannot be read ({reason_of(error)}); is --ssl-key-password-file right?"
         raise BrokerStartError(f"--ssl-keystore-location: {path}: {problem}") from None
     except ValueError as error:  # a password of more than 1023 bytes
         raise BrokerStartError(f"--ssl-key-password-file: {error}") from None
@@ -70,11 +71,7 @@ def handshake_problem(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"the TLS handshake failed: {_reason(error)}"
+        return f"the TLS handshake failed: {reason_of(error)}"
     if isinstance(error, (TimeoutError, ConnectionAbortedError)):
         return "the TLS handshake was not complete in time"
     return "the client ended the TLS handshake"
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()

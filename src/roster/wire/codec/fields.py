@@ -123,29 +123,19 @@ def boolean(versions: str = "0+", *, default: bool = False, ignorable: bool = Fa
     return cast("bool", _field("bool", versions, default, ignorable=ignorable, tag=tag))
 
 
-def int8(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
-    """A signed byte."""
-    return cast("int", _field("int8", versions, default, ignorable=ignorable, tag=tag))
+class _IntegerKind:
+    """Declares integers of one size."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __call__(
+        self, versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None
+    ) -> int:
+        return cast("int", _field(self._kind, versions, default, ignorable=ignorable, tag=tag))
 
 
-def int16(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
-    """Two bytes, signed."""
-    return cast("int", _field("int16", versions, default, ignorable=ignorable, tag=tag))
-
-
-def uint16(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
-    """Two bytes, unsigned."""
-    return cast("int", _field("uint16", versions, default, ignorable=ignorable, tag=tag))
-
-
-def int32(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
-    """Four bytes, signed."""
-    return cast("int", _field("int32", versions, default, ignorable=ignorable, tag=tag))
-
-
-def int64(versions: str = "0+", *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
-    """Eight bytes, signed."""
-    return cast("int", _field("int64", versions, default, ignorable=ignorable, tag=tag))
+int8, int16, uint16, int32, int64 = map(_IntegerKind, ("int8", "int16", "uint16", "int32", "int64"))
 
 
 def float64(versions: str = "0+", *, default: float = 0.0, ignorable: bool = False, tag: int | None = None) -> float:
