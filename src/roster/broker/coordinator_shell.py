@@ -67,11 +67,7 @@ class CoordinatorShell(Shell[TimerName]):
     kept = "groups"
 
     def __init__(
-        self,
-        topics: TopicCatalogue,
-        flusher: Flusher,
-        on_failure: Callable[[BaseException], None],
-        hooks: Hooks,
+        self, topics: TopicCatalogue, flusher: Flusher, on_failure: Callable[[BaseException], None], hooks: Hooks
     ) -> None:
         super().__init__(topics, flusher, on_failure)
         self._hooks = hooks
@@ -269,8 +265,7 @@ def _with_refused(refused: dict[str, list[int]], answered: list[TopicErrors]) ->
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     merged = {
         name: TopicErrors(
-            name=name,
-            partitions=[TopicErrors.Partition(partition_index=index, error_code=code) for index in indexes],
+            name=name, partitions=[TopicErrors.Partition(partition_index=index, error_code=code) for index in indexes]
         )
         for name, indexes in refused.items()
     }

@@ -18,11 +18,7 @@ from roster.wire import API_VERSIONS, ApiKey, Message, Struct, Versions
 from roster.wire.codec.table import struct_of
 from roster.wire.frames import RequestHeader, UnsupportedVersion, decode_request, produce_partitions
 
-_HIGHEST = {
-    ApiKey.INIT_PRODUCER_ID: 5,
-    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
-    ApiKey.LIST_TRANSACTIONS: 1,
-}
+_HIGHEST = {ApiKey.INIT_PRODUCER_ID: 5, ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.LIST_TRANSACTIONS: 1}
 """Versions above are for what the broker has not got: two-phase commit (KIP-939), requests between brokers, and
 regular expressions of clients, which can take for ever to match.
 """

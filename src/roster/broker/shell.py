@@ -353,10 +353,7 @@ class Shell(Generic[NameT]):
     # Effects
 
     def _carry_out(
-        self,
-        timers: Iterable[SetTimer[NameT] | CancelTimer[NameT]],
-        writes: Iterable[Write],
-        replies: Iterable[Reply],
+        self, timers: Iterable[SetTimer[NameT] | CancelTimer[NameT]], writes: Iterable[Write], replies: Iterable[Reply]
     ) -> None:
         self._timers.apply(timers)
         for write in writes:

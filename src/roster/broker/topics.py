@@ -65,11 +65,7 @@ class Topic:
 
     def describe(self, partitions: int) -> JsonObject:
         """Return the contents of `topic.json`."""
-        what: JsonObject = {
-            "id": str(uuid.UUID(bytes=self.id)),
-            "partitions": partitions,
-            "settings": self.settings,
-        }
+        what: JsonObject = {"id": str(uuid.UUID(bytes=self.id)), "partitions": partitions, "settings": self.settings}
         return {**what, "was_compacted": True} if self.was_compacted or self.is_compacted else what
 
 

@@ -22,11 +22,7 @@ COMMANDS = {
     "topics": ("roster.cli.topics.command", "topics", "List, create, describe, read, grow and delete topics."),
     "groups": ("roster.cli.groups.command", "groups", "List, describe, watch and reset consumer groups."),
     "history": ("roster.cli.history", "history", "Record commits and rebalances of all groups; show them."),
-    "transactions": (
-        "roster.cli.transactions",
-        "transactions",
-        "List, describe and abort transactions.",
-    ),
+    "transactions": ("roster.cli.transactions", "transactions", "List, describe and abort transactions."),
     "state": ("roster.cli.state", "state", "Look into stores of stateful pipelines; export, import and reset state."),
     "console": ("roster.cli.group_pages", "console", "Show consumer groups in a browser."),
     "exporter": ("roster.cli.group_pages", "exporter", "Serve lag of consumer groups to Prometheus."),

@@ -129,13 +129,7 @@ def _described(definition: Path) -> JsonObject:
 
 
 def _seed(
-    folder: str,
-    group: str,
-    definition: Path,
-    topics: tuple[str, ...],
-    offsets: str,
-    placed: JsonObject,
-    target: Target,
+    folder: str, group: str, definition: Path, topics: tuple[str, ...], offsets: str, placed: JsonObject, target: Target
 ) -> None:
     """Make tables the state of a group. placed: which store, and how its keys are placed."""
     described, begin = _described(definition), _offsets(offsets)

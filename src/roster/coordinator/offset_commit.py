@@ -100,9 +100,7 @@ def commit_response(
 
 
 def topic_errors(
-    topics: Iterable[_Topic],
-    error: ErrorCode,
-    accepted: Collection[tuple[str, int]] | None,
+    topics: Iterable[_Topic], error: ErrorCode, accepted: Collection[tuple[str, int]] | None
 ) -> list[TopicErrors]:
     """Return `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
 

@@ -19,10 +19,7 @@ from roster.wire import ErrorCode
 
 
 def write_offsets(
-    ctx: GroupContext,
-    offsets: Mapping[tuple[str, int], CommittedOffset | None],
-    then: Continuation,
-    *more: LogRecord,
+    ctx: GroupContext, offsets: Mapping[tuple[str, int], CommittedOffset | None], then: Continuation, *more: LogRecord
 ) -> None:
     """Write offsets (None: tombstones) and `more` records; apply the offsets once durable, then call `then`."""
     group = ctx.group
@@ -44,10 +41,7 @@ def write_offsets(
 
 
 def write_pending_offsets(
-    ctx: GroupContext,
-    offsets: dict[tuple[str, int], CommittedOffset],
-    producer: tuple[int, int],
-    then: Continuation,
+    ctx: GroupContext, offsets: dict[tuple[str, int], CommittedOffset], producer: tuple[int, int], then: Continuation
 ) -> None:
     """Write offsets as part of a producer's (id, epoch) transaction; they take effect with the commit marker."""
     group, rt = ctx.group, ctx.rt

@@ -72,10 +72,7 @@ def heartbeat(config: MemberConfig, identity: Identity) -> HeartbeatRequest:
     """Build the Heartbeat request."""
     generation, member_id = identity
     return HeartbeatRequest(
-        group_id=config.group,
-        generation_id=generation,
-        member_id=member_id,
-        group_instance_id=config.group_instance_id,
+        group_id=config.group, generation_id=generation, member_id=member_id, group_instance_id=config.group_instance_id
     )
 
 

@@ -36,12 +36,7 @@ class Trigger(Enum):
     FATAL = "fatal"
 
 
-_WORKING = (
-    MemberState.UNJOINED,
-    MemberState.PREPARING_REBALANCE,
-    MemberState.COMPLETING_REBALANCE,
-    MemberState.STABLE,
-)
+_WORKING = (MemberState.UNJOINED, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE, MemberState.STABLE)
 
 TRANSITIONS: dict[tuple[MemberState, Trigger], MemberState] = {
     (MemberState.UNJOINED, Trigger.JOIN_SENT): MemberState.PREPARING_REBALANCE,

@@ -51,10 +51,7 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
     if action is not Action.ACCEPT:
         on_rebalance_error(me, "SyncGroup", code, action, request)
         return
-    if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in (
-        None,
-        me.protocol_name,
-    ):
+    if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in (None, me.protocol_name):
         fail(me, fatal_error("SyncGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
         return
     try:

@@ -142,11 +142,7 @@ class Ranges:
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        ranges: Sequence[tuple[str, int, int, int]],
-        settings: Settings,
-        knowledge: Knowledge,
+        self, kernel: Kernel, ranges: Sequence[tuple[str, int, int, int]], settings: Settings, knowledge: Knowledge
     ) -> None:
         self._kernel, self._settings, self._knowledge = kernel, settings, knowledge
         self.partitions = [(topic, partition) for topic, partition, _, _ in ranges]

@@ -104,9 +104,7 @@ def _store(
         return
     response = InitProducerIdResponse(producer_id=following.producer_id, producer_epoch=following.producer_epoch)
     rt.store(
-        transaction,
-        following,
-        lambda error: _refuse(rt, event, error) if error else rt.reply(event.token, response),
+        transaction, following, lambda error: _refuse(rt, event, error) if error else rt.reply(event.token, response)
     )
 
 

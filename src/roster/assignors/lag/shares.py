@@ -128,12 +128,7 @@ def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64, l
 
 
 def _pass_on(
-    sources: Int64,
-    eligible: list[Int64],
-    has: list[Bool],
-    holds: list[list[int]],
-    sheds: Float64,
-    takes: Float64,
+    sources: Int64, eligible: list[Int64], has: list[Bool], holds: list[list[int]], sheds: Float64, takes: Float64
 ) -> tuple[int, int] | None:
     """Move extras along one path from a fuller to an emptier member; return its ends, None without a path.
 

@@ -25,11 +25,7 @@ _LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)
 
 
-_SPECS_SINCE: dict[int, int] = {
-    OffsetSpec.MAX_TIMESTAMP: 7,
-    OffsetSpec.EARLIEST_LOCAL: 8,
-    OffsetSpec.LATEST_TIERED: 9,
-}
+_SPECS_SINCE: dict[int, int] = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
 """The first version of the request that knows each of them."""
 
 

@@ -164,9 +164,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
     """Return the cluster of one broker."""
     request = call.message
     response = DescribeClusterResponse(
-        endpoint_type=request.endpoint_type,
-        cluster_id=services.meta.cluster_id,
-        controller_id=services.config.node_id,
+        endpoint_type=request.endpoint_type, cluster_id=services.meta.cluster_id, controller_id=services.config.node_id
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = call.access.operations_on_cluster()

@@ -246,8 +246,7 @@ async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRe
             try:
                 if (change.name, change.mechanism) in twice:
                     raise RefusedError(
-                        ErrorCode.DUPLICATE_RESOURCE,
-                        "A user credential cannot be altered twice in the same request",
+                        ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
                     )
                 _alter(users, change)
             except RefusedError as refusal:

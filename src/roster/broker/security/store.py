@@ -89,9 +89,7 @@ class SecurityStore:
 def _credentials(known: JsonObject) -> dict[str, ScramCredential]:
     return {
         mechanism: ScramCredential(
-            mechanism,
-            int(value["iterations"]),
-            *(base64.b64decode(value[key], validate=True) for key in _BYTES),
+            mechanism, int(value["iterations"]), *(base64.b64decode(value[key], validate=True) for key in _BYTES)
         )
         for mechanism, value in known.items()
     }

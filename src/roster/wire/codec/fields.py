@@ -188,12 +188,7 @@ def record_set(versions: str = "0+", *, nullable: str | None = None) -> bytes | 
 
 @overload
 def array(
-    element: type[T],
-    versions: str = ...,
-    *,
-    nullable: None = None,
-    ignorable: bool = ...,
-    tag: int | None = ...,
+    element: type[T], versions: str = ..., *, nullable: None = None, ignorable: bool = ..., tag: int | None = ...
 ) -> list[T]: ...
 @overload
 def array(
@@ -207,12 +202,7 @@ def array(
 ) -> list[T] | None: ...
 @overload
 def array(
-    element: T,
-    versions: str = ...,
-    *,
-    nullable: None = None,
-    ignorable: bool = ...,
-    tag: int | None = ...,
+    element: T, versions: str = ..., *, nullable: None = None, ignorable: bool = ..., tag: int | None = ...
 ) -> list[T]: ...
 @overload
 def array(

@@ -23,12 +23,7 @@ def _crc_table() -> npt.NDArray[np.uint32]:
 
 _CRC_TABLE = _crc_table()
 
-OPTIONS: dict[str, Any] = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "error_model": "numpy",
-    "nogil": True,
-}
+OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "nogil": True}
 """Options of numba's compiler: no wrappers for Python, so the code calls neither Python nor numba."""
 
 _function = njit(**OPTIONS)

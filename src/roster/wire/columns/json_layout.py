@@ -28,13 +28,7 @@ SIGNATURES: dict[str, dict[str, str | None]] = {
         "has": "uint8",
         "odd": "uint8",
     },
-    "json_texts": {
-        "rows": None,
-        "cells": "int64",
-        "ends": "int32",
-        "data": "uint8",
-        "out": "uint8",
-    },
+    "json_texts": {"rows": None, "cells": "int64", "ends": "int32", "data": "uint8", "out": "uint8"},
 }
 """Parameters of the compiled functions: arrays by the type of their elements, and numbers (None). `cells` and `doubles`
 are one memory."""

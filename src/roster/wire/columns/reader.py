@@ -178,12 +178,7 @@ class RecordColumns:
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        partitions: Sequence[tuple[str, int]],
-        *,
-        headers: bool = False,
-        max_rows: int = MAX_ROWS,
+        self, kernel: Kernel, partitions: Sequence[tuple[str, int]], *, headers: bool = False, max_rows: int = MAX_ROWS
     ) -> None:
         self._kernel, self._headers, self._max_rows = kernel, headers, max_rows
         topics = sorted({topic for topic, _ in partitions})

@@ -109,12 +109,7 @@ def decode_assignment_info(data: Buffer) -> AssignmentInfo:
     error = cursor.int32("error")
     cursor.end()
     return AssignmentInfo(
-        version=version,
-        commonly_supported=commonly,
-        active=active,
-        standby=standby,
-        tasks_by_host=by_host,
-        error=error,
+        version=version, commonly_supported=commonly, active=active, standby=standby, tasks_by_host=by_host, error=error
     )
 
 
