@@ -1,7 +1,5 @@
 """Roster: a PySpark application as an ordinary member of a Kafka consumer group."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,5 @@
 """The wall clock."""
 
-from __future__ import annotations
-
 import time
 
 

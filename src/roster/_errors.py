@@ -1,7 +1,5 @@
 """The root of Roster's exceptions, and their text on one line."""
 
-from __future__ import annotations
-
 
 class RosterError(Exception):
     """Base class of what Roster raises for a failure that a caller can handle.

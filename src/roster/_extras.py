@@ -1,7 +1,5 @@
 """The distribution and its extras: which optional package comes with which, and how to install them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from roster._errors import RosterError

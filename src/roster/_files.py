@@ -1,7 +1,5 @@
 """Durable writes of small files, and of the names of all files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

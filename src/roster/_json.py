@@ -1,7 +1,5 @@
 """JSON that others wrote."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Names of a package that are imported on first use, so that a process loads what it needs of the package."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Array functions that several assignors use."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from roster.model.arrays import Int32, Int64

@@ -1,7 +1,5 @@
 """`Assignor`: the interface of every assignor, Roster's own and an application's."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ where racks matter, in a rack with a replica)? Such a cycle is a negative cycle 
 there is none, no plan with these loads moves fewer partitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

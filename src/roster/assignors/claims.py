@@ -5,8 +5,6 @@ dropped, since nothing tells which of them is right. An old claim stands if no m
 the set of claims only, not on the order of members or on earlier calls.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

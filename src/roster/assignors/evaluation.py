@@ -1,7 +1,5 @@
 """Dry run of an assignor: its plan, with a proof of how good it is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

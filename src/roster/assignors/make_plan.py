@@ -1,7 +1,5 @@
 """`make_plan`: calls an assignor and checks its plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -7,8 +7,6 @@ pushed in the next phase. When no excess reaches a demand, node potentials chang
 zero. Flow along such arcs is cheapest for the excess that remains, so it is optimal when none is left.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

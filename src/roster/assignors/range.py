@@ -1,7 +1,5 @@
 """Each topic on its own, in contiguous ranges (Kafka's RangeAssignor, with the rack awareness of KIP-881)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Registry of assignors: Assignor objects by their protocol names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """All partitions in topic order, given to the members in turn (Kafka's RoundRobinAssignor)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import numpy as np

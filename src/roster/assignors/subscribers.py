@@ -1,7 +1,5 @@
 """Subscribers of topics, found by classes of topics with the same subscribers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small JSON files that carry a checksum, so that a flipped bit in them is found instead of believed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Set

@@ -4,8 +4,6 @@ Requests of a connection are handled one after another, as in Kafka; only Produc
 producer has in flight share one sync of the disk. Nothing is read ahead while a response cannot be sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

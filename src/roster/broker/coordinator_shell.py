@@ -1,7 +1,5 @@
 """The group coordinator's shell: requests and timers in, replies out, its records in `__consumer_offsets`."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

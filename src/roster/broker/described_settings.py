@@ -4,8 +4,6 @@ Names are those of Kafka's topic and broker configuration. A setting of a topic 
 to its default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ it. Whatever is out of the ordinary (a frame in pieces, several frames, a slow r
 to the connection's task, which answers the same way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Which handler answers each request, and behind which gate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 

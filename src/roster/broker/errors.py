@@ -1,7 +1,5 @@
 """Errors of the broker: for its operator, and for its clients."""
 
-from __future__ import annotations
-
 import logging
 
 from roster._errors import RosterError

@@ -1,7 +1,5 @@
 """Hooks: a test kit observes requests and coordinator steps, metrics count."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field

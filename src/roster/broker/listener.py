@@ -5,8 +5,6 @@ places are taken, the connection that has been set up for longest makes room. So
 keep no others out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

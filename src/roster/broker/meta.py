@@ -1,7 +1,5 @@
 """Meta file of a data directory: format, cluster id, and the producer ids issued."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import uuid

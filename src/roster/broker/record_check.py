@@ -5,8 +5,6 @@ takes batches in that compression; others are compressed anew. Records are read 
 that the topic does not take. Other batches are kept as they came.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Warnings about connections closed for what they sent: the first few of a minute in full, the others as one line."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -4,8 +4,6 @@ Small requests are decoded where they arrive. Larger ones are decoded in a threa
 than any client needs. Handlers answer many items in slices, between which other connections are served.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The broker: starts its parts in order, serves connections, and stops without losing anything."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

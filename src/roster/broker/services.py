@@ -1,7 +1,5 @@
 """The parts of a running broker that request handlers use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from roster.broker.config import BrokerConfig

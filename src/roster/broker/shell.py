@@ -1,7 +1,5 @@
 """The shell of a coordinator that keeps its state in an internal topic: what both coordinators have in common."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """Records of the broker's own topics, written and read for the coordinators that keep their state in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from roster.broker.log.partition_log import PartitionLog

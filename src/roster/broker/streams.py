@@ -1,7 +1,5 @@
 """The socket of one client: streams that end with it, and probes of the kernel."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """The topic settings this broker knows; their names, types and meaning are Kafka's (topic configuration reference)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

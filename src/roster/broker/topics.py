@@ -3,8 +3,6 @@
 A topic appears and disappears by one rename, so a crash leaves it whole or not there at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -2,8 +2,6 @@
 `__transaction_state`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """`roster broker`: the embedded, durable, Kafka-compatible server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

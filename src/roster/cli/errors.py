@@ -3,8 +3,6 @@
 0 done, 1 it failed, 2 the caller's mistake (the line names the field and the fix), 130 interrupted.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

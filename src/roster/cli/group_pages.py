@@ -1,7 +1,5 @@
 """`roster console` and `roster exporter`: the groups of any Kafka-compatible cluster, for browsers and Prometheus."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

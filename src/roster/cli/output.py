@@ -1,7 +1,5 @@
 """Results for people (tables) and for machines (JSON), both on stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`roster prepare`: what is made once for a machine or an image, so that applications start sooner."""
 
-from __future__ import annotations
-
 import time
 
 import click

@@ -1,7 +1,5 @@
 """The command tree: names and one-line descriptions; everything else is imported on use."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -1,7 +1,5 @@
 """`roster state`: the stores of stateful pipelines on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from collections.abc import Iterator

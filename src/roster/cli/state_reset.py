@@ -1,7 +1,5 @@
 """`roster state reset`: resets a stateful group, as `kafka-streams-application-reset` does for Kafka Streams."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Python's reader alone takes all of these. msgspec would too refuse them, but its
 object a value lies, and a user of `roster plan` has to find one member among hundreds.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`roster transactions`: the transactions of a cluster (KIP-664)."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import click

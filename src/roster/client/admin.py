@@ -1,7 +1,5 @@
 """Administration of topics and groups from plain blocking code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Self

@@ -1,7 +1,5 @@
 """Long polls: brokers send records as soon as they arrive, so that no driver polls for them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """A cluster: its brokers, the connections to them, and what its metadata says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One connection to one broker: versions agreed on, requests pipelined, answers matched by correlation id."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from copy import copy

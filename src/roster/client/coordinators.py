@@ -1,7 +1,5 @@
 """Coordinators of groups and of transactional ids: lookup, cache, requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from roster.client.cluster import Cluster, M, expect

@@ -1,7 +1,5 @@
 """Errors of the client; each message names the cause and the fix."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from roster._errors import RosterError

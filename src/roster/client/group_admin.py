@@ -1,7 +1,5 @@
 """Groups of a cluster: listed, described, their offsets looked up, set and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 
 from roster.client.cluster import Cluster, M

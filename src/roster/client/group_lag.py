@@ -1,7 +1,5 @@
 """Lag of a group: committed offsets beside the ends of the logs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A member of a consumer group as a blocking facade over an event-loop thread."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

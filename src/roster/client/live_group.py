@@ -1,7 +1,5 @@
 """A live group as a problem for any assignor: its members, their partitions and their lag."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

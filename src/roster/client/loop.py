@@ -3,8 +3,6 @@
 anyio's blocking portal does the same; a hundred lines are cheaper than a dependency of the client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import functools

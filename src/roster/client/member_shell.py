@@ -1,7 +1,5 @@
 """Shell of a member: carries out the effects of its state machine: requests, timers, the assignment by the leader."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor

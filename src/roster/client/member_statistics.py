@@ -1,7 +1,5 @@
 """Statistics of a member: rebalances with their causes, moved partitions, failed commits, late heartbeats."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Source: Kafka's protocol guide; KIP-98 (transactions), KIP-447 (offsets fenced b
 every end of a transaction gives a new epoch, so that sequence numbers begin at 0 in each).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Retries of requests: pauses that double, within a time limit."""
 
-from __future__ import annotations
-
 import asyncio
 
 from roster.client.errors import RequestTimeoutError

@@ -1,7 +1,5 @@
 """Users with SCRAM credentials and ACLs of a cluster (KIP-554, KIP-140)."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Collection

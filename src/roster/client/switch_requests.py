@@ -4,8 +4,6 @@ That group has no members, so any client may commit to it. Brokers keep the offs
 members, which is far longer than a switch takes.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 from roster.client.admin import Admin

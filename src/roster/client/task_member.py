@@ -1,7 +1,5 @@
 """A member of a consumer group that runs tasks with state."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -1,7 +1,5 @@
 """Topics of a cluster: created, deleted, grown and described."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 
 from roster.client.cluster import Cluster, check_refused, expect

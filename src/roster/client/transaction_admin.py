@@ -1,7 +1,5 @@
 """Transactions of a cluster: listed, described and aborted (KIP-664)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from roster.client.cluster import Cluster

@@ -1,7 +1,5 @@
 """A group as a document for JSON, and what each look changes in it: of the partitions only the rows that differ."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 

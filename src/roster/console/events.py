@@ -1,7 +1,5 @@
 """Events of a group between two looks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """History of a group from its snapshots: owners, rates, rebalances, events."""
 
-from __future__ import annotations
-
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Looks at a group through `roster.client`, single ones or regular ones on a thread; read-only."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping

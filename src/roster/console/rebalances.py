@@ -1,7 +1,5 @@
 """The rebalances of a group as a timeline: phases, causes and moves, as far as looks can tell."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

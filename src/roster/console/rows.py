@@ -1,7 +1,5 @@
 """The current state of a group as rows, one per partition and member, to draw or write as JSON."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Snapshot of a group: the result of one look."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

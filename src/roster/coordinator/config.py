@@ -1,7 +1,5 @@
 """Settings of the group coordinator, with Apache Kafka's defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from roster.model.options import INT32_MAX, INT64_MAX, option, problem_of

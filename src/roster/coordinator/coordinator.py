@@ -1,7 +1,5 @@
 """The group coordinator: one `step` per event, dispatched to the module of the request or timer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

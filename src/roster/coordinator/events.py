@@ -1,7 +1,5 @@
 """Events, timers and effects of the group coordinator: with `roster.coordinator_common.events`, its interface."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """ListGroups, DescribeGroups and DeleteGroups."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from roster.coordinator.group_context import GroupContext

@@ -1,7 +1,5 @@
 """A group within one step of the coordinator: its parked requests, their responses, and the deadlines of sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A member's session is a deadline in memory. If the shell's timer fires before th
 left. So a heartbeat sets no timer, and a silent member or reserved member id is still removed exactly at its deadline.
 """
 
-from __future__ import annotations
-
 from roster.coordinator.group import Group, Member
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.rebalance import maybe_complete_join_phase, maybe_prepare_rebalance_or_complete_join

@@ -1,7 +1,5 @@
 """LeaveGroup: remove members, on their own request or an administrator's."""
 
-from __future__ import annotations
-
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.rebalance import maybe_complete_join_phase, maybe_prepare_rebalance_or_complete_join

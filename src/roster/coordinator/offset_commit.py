@@ -4,8 +4,6 @@ Those of a transaction take effect when it commits. The shell has already checke
 the transaction has the group's partition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """OffsetDelete (KIP-496), and the deletion of a topic's offsets with the topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from roster.coordinator.group import CommittedOffset, Group

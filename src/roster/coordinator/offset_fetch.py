@@ -1,7 +1,5 @@
 """OffsetFetch: answered at once, from durable offsets only."""
 
-from __future__ import annotations
-
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.runtime import Runtime
 from roster.coordinator_common import RequestReceived

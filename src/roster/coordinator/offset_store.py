@@ -3,8 +3,6 @@
 An offset is visible from the time its write is durable until its tombstone is durable.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ the sync phase (`sync_group`) with their assignments. So a new coordinator conti
 assignment proposal, "Handling Coordinator Failures").
 """
 
-from __future__ import annotations
-
 from roster.coordinator.events import TimerKind, TimerName
 from roster.coordinator.group import Member
 from roster.coordinator.group_context import GroupContext

@@ -1,7 +1,5 @@
 """Records of `__consumer_offsets`: encoded from the state of a group, and replayed to restore it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from roster.coordinator.events import LoadedRecord, TransactionalRecord, TransactionEnd

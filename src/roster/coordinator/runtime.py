@@ -4,8 +4,6 @@ A group's state in memory changes at once. A reply that promises durability is s
 Committed offsets are visible only once their write is durable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """SyncGroup: the leader's assignment is stored, then sent to every member."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from roster.coordinator.group import Group

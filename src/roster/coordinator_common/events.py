@@ -4,8 +4,6 @@ Times are integer milliseconds. `now` given to `step` is monotonic and drives ev
 comes with the events.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 

@@ -1,7 +1,5 @@
 """Writes of a coordinator that are not yet durable, each with its continuation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 

@@ -4,8 +4,6 @@ A generation is a group epoch that every member has reached. Before that, what m
 records of the generation before, with the members and owners of that time.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby

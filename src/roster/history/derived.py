@@ -1,7 +1,5 @@
 """The tables that are made of a recorded history, group by group: rebalances, moves, ownership, lag, weights."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import pairwise

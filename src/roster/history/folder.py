@@ -1,7 +1,5 @@
 """The folder of a history: `records` of `__consumer_offsets` by a pipeline; `polled` and `ends` by time."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Mapping

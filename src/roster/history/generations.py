@@ -1,7 +1,5 @@
 """A group's records in `__consumer_offsets` as its generations: members, what they read and own, as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """How far behind a group was, and what stood still: committed offsets beside the ends of the logs, over time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

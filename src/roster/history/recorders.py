@@ -1,7 +1,5 @@
 """What a recorder asks a cluster for: the ends of the logs each minute, and by polling the groups themselves."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """A recorded history replayed: the same members and topics, with the claims that each assignor's own plans leave."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """A page that compares assignors over a recorded history: one HTML file that asks for nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape

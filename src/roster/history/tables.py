@@ -1,7 +1,5 @@
 """The rows of a history, made of records of `__consumer_offsets`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ changes came first. A record of the generation before with other owners is a ste
 epochs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Who may use an HTTP server: TLS, client certificates, a token, and cookies for browsers."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import ssl

@@ -1,7 +1,5 @@
 """Pages of an HTTP server and their answers; states that change, sent to many listeners at the price of one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

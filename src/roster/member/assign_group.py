@@ -1,7 +1,5 @@
 """The leader's computation: from the subscriptions of all members to their assignments, both as bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 

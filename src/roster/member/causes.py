@@ -1,7 +1,5 @@
 """Why a group rebalances, as far as one of its members can know."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import StrEnum

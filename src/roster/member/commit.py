@@ -1,7 +1,5 @@
 """OffsetCommit: the request for the first queued commit and its response."""
 
-from __future__ import annotations
-
 from roster.member import error_table
 from roster.member.commit_queue import split_errors
 from roster.member.context import MemberContext

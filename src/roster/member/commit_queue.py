@@ -1,7 +1,5 @@
 """Queue of offset commits: in order, one in flight at a time; a commit fails if its partitions were lost meanwhile."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass

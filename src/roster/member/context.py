@@ -1,7 +1,5 @@
 """State that a member's modules share: identity, subscription, ownership, requests in flight."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """FindCoordinator, and Metadata with the rejoin that a change of topics causes."""
 
-from __future__ import annotations
-
 from roster.member import error_table, requests
 from roster.member.causes import Cause
 from roster.member.config import check_selection

@@ -3,8 +3,6 @@
 The rows follow Kafka's Java client (AbstractCoordinator, ConsumerCoordinator). A code that is not listed is fatal.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from roster.member.types import FailureKind

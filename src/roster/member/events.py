@@ -5,8 +5,6 @@ waiting for earlier ones, and answers every `Send` with one `Responded` or `Requ
 are ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias

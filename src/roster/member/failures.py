@@ -1,7 +1,5 @@
 """Failures with their messages: the cause and how to fix it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from roster.member.config import MemberConfig

@@ -1,7 +1,5 @@
 """`GroupSnapshot`: the leader's checked input when it computes the assignment."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

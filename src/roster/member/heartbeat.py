@@ -1,7 +1,5 @@
 """Heartbeat: the request and its response."""
 
-from __future__ import annotations
-
 from roster.member import error_table, requests
 from roster.member.context import MemberContext
 from roster.member.error_table import Action

@@ -1,7 +1,5 @@
 """JoinGroup: revocation before a rebalance, the request and its response."""
 
-from __future__ import annotations
-
 from roster.assignors import JoinContext
 from roster.member import error_table, leader, requests
 from roster.member.context import MemberContext

@@ -9,8 +9,6 @@ reads the assignment too, and rejoins if a topic of its subscription is assigned
 contains its generation, so the coordinator sees that the subscription changed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 

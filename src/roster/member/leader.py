@@ -5,8 +5,6 @@ The leader learns the group's topics, fetches offsets if the assignor balances l
 its id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from roster.member.context import MemberContext

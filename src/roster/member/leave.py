@@ -1,7 +1,5 @@
 """LeaveGroup: close or fail a member, and handle the events that arrive afterwards."""
 
-from __future__ import annotations
-
 from roster.member import requests
 from roster.member.context import MemberContext
 from roster.member.events import Closed, CommitDone, CommitRequested, Event, RequestFailed, Responded, Stopped

@@ -17,8 +17,6 @@ Modules, each calling only those below it:
     leave             LeaveGroup, fatal errors, closing
 """
 
-from __future__ import annotations
-
 from roster.member import commit, discovery, heartbeat, join, kept_assignment, leader, leave, recovery, sync
 from roster.member.causes import Cause
 from roster.member.commit_queue import PendingCommit

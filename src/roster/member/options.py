@@ -1,7 +1,5 @@
 """Options of a group member, for every class that has one: `MemberConfig`, `GroupMember`, `Pipeline`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias

@@ -1,7 +1,5 @@
 """Effects of the current step, in-flight requests, timers and back-offs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

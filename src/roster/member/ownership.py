@@ -1,7 +1,5 @@
 """Partitions that a member owns, is revoking or has lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from roster.model import TopicPartition

@@ -1,7 +1,5 @@
 """Recoverable failures: a failed join or sync, a lost coordinator, a reset generation."""
 
-from __future__ import annotations
-
 from roster.member.causes import Cause
 from roster.member.context import MemberContext
 from roster.member.error_table import Action

@@ -1,7 +1,5 @@
 """Builders of the requests that a member sends to its coordinator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from roster.member.config import MemberConfig

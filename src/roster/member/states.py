@@ -1,7 +1,5 @@
 """A member's states and every transition between them, in one table."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

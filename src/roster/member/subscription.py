@@ -4,8 +4,6 @@ A subscription's user data comes from the assignor (`Assignor.subscription_user_
 from the leader; if it could not assign, it has the reason (`roster.wire.consumer.messages`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """SyncGroup: the request, its response, and the new assignment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from roster.member import error_table, requests

@@ -8,8 +8,6 @@ Kafka Streams rebalances every `probing.rebalance.interval.ms` (ten minutes) ins
 not ready yet. Source: KIP-429 part II (gaps reported when joining), KIP-441 (acceptable recovery lag).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

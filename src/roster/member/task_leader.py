@@ -5,8 +5,6 @@ by the group's members only. A task that another member still runs is withheld a
 is a standby task of its new member, so that the copy there stays open.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

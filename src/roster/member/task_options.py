@@ -1,7 +1,5 @@
 """Options of a member that runs tasks, the same in all members of a group."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

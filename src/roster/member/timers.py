@@ -1,7 +1,5 @@
 """The timers that a member sets: their names, back-offs between retries (KIP-580), the interval of heartbeats."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Topic metadata a member depends on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

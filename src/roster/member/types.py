@@ -1,7 +1,5 @@
 """Values that a member and its shell exchange inside events and effects."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from re import Pattern

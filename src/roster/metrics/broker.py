@@ -1,7 +1,5 @@
 """Metrics of a broker in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Metrics of a cluster's groups, looked up by a thread and kept, so that a scrape neither waits nor has gaps."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Metrics as prometheus_client has them, made of plain values, and the page that Prometheus scrapes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import accumulate

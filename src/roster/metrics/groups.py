@@ -1,7 +1,5 @@
 """One look at the groups of a cluster: what each is, its members and its positions; one bad group does not fail it."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Series of groups' offsets and lag, under the names that kafka-lag-exporter made common."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

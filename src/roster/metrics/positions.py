@@ -1,7 +1,5 @@
 """Positions of groups in their partitions; what one bad group or partition lacks does not fail the others."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Times of the records at committed offsets: how old the next record is that a group has to read."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

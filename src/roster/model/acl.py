@@ -3,8 +3,6 @@
 Numbers are those of Kafka's protocol. Filters match as Kafka's `AclBindingFilter` does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

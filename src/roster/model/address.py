@@ -1,7 +1,5 @@
 """Broker addresses: `host:port`, `[v6]:port`, and lists of them as in Kafka's `bootstrap.servers`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from ipaddress import AddressValueError, IPv6Address

@@ -1,7 +1,5 @@
 """Types of the numpy arrays that the pure rooms exchange."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

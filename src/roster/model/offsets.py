@@ -1,7 +1,5 @@
 """Offsets of a partition's log, and committed offsets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

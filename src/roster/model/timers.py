@@ -1,7 +1,5 @@
 """Timer effects of the state machines, which their shells carry out; durations in classes, for histograms."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Topics and partitions, and the rule for topic names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

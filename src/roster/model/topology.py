@@ -5,8 +5,6 @@ are co-partitioned), so a key is in the same partition of each. Task `<sub-topol
 them. Topic names follow Kafka Streams (developer guide, "Internal topics").
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ All groups are looked at every few seconds, and one whose page is open more ofte
 asked once.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

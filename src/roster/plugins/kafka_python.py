@@ -21,8 +21,6 @@ Two limitations of kafka-python 3.0: it calls `on_partitions_revoked` after the 
 `poll` that times out while the group rebalances can lose the assignment; poll for half a second or more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

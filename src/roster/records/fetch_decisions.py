@@ -5,8 +5,6 @@ gaps. Source: Kafka's protocol guide, "Fetch", "ListOffsets", "Metadata"; KIP-74
 KIP-392 (fetching from followers), KIP-320 (leader epochs).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ in a tenth of the time. numba is imported only without an object file for the ve
 and the type of processor; compiling takes 5 s of CPU. The driver compiles, and sends the code to executors.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import logging

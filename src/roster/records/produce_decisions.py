@@ -5,8 +5,6 @@ whether a batch has arrived, it is sent again with the same sequence number, and
 Kafka's protocol guide, "Produce", "InitProducerId", "Metadata"; KIP-98 (idempotence).
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A TLS socket that behaves like a plain one that does not block."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 

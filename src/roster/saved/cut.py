@@ -17,8 +17,6 @@ A task with its changelogs is cut by itself. Only with repartition topics the gr
 before such a topic writes to all its partitions: records between the two committed offsets belong to the cut.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol

@@ -5,8 +5,6 @@ Nothing is noted of it: where they end follows from the keys of the unread recor
 does not begin, as keys would be in two partitions.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

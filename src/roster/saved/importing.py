@@ -5,8 +5,6 @@ has not happened. A pipeline that starts meanwhile finds changelogs without offs
 id is the group's own, so a second import of the group fences the first one, and does it again from the beginning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """One Spark task for each partition of some logs, with a look at the progress while they run."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """An import with another number of partitions: what changes, and the offsets that the group goes on from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -11,8 +11,6 @@ either the group as it was, or a group whose pipelines are refused until the com
 If a record has come meanwhile where only the earlier number of partitions places it, 3 and 4 put the state back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """State begun with tables that never were one, such as totals of a warehouse."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

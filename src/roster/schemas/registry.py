@@ -1,7 +1,5 @@
 """The client of a schema registry: Confluent's HTTP interface, as Apicurio, Karapace and Redpanda speak it too."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import io

@@ -1,7 +1,5 @@
 """Errors of security settings and of logging in; none holds a secret."""
 
-from __future__ import annotations
-
 from roster._errors import RosterError
 
 

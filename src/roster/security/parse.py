@@ -1,7 +1,5 @@
 """Kafka's names and values made into a checked `Security`; each mistake is one error with the key and the fix."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping

@@ -3,8 +3,6 @@
 `read_jaas` reads `sasl.jaas.config`, as Java's clients do: a login module, a control flag, options, a semicolon.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

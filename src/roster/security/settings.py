@@ -4,8 +4,6 @@ Secrets are fields that `repr` leaves out. Files are read once, where the settin
 the certificates, not their paths.
 """
 
-from __future__ import annotations
-
 import importlib
 import uuid
 from collections.abc import Callable

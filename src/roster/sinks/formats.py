@@ -1,7 +1,5 @@
 """What a `KafkaSink` writes with schemas, which the driver finds or registers before work begins."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

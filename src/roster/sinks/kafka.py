@@ -1,7 +1,5 @@
 """Rows as records of a Kafka topic, encoded by the tasks; exactly once in the source's cluster."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parquet files, exactly once by positions that the sink keeps beside them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Common part of sinks that keep the positions of partitions beside the results: mode, keys, claim and the fence."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 

@@ -9,8 +9,6 @@ What is merged was appended by this run: no other run merges it, and files of ot
 rows and no positions, so it needs no fence: it is committed only if all files that it replaces are still there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """File operations of the commit log."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

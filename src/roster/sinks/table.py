@@ -1,7 +1,5 @@
 """Common part of sinks into tables with their own commits: files from tasks, one commit by the driver, the fence."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

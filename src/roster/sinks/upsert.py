@@ -12,8 +12,6 @@ Ranges come from the column statistics that every writer of the format keeps. Wh
 ranges overlap, more files are read, and the result is the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from bisect import bisect_left, bisect_right

@@ -1,7 +1,5 @@
 """A Roster broker for tests: in a thread of this process, or as a process of its own that can be killed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

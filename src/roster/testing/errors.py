@@ -1,7 +1,5 @@
 """Errors of the test kit."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

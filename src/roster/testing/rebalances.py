@@ -1,7 +1,5 @@
 """The history of a broker's groups: every rebalance with its causes, members and assignments."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

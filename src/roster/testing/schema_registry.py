@@ -1,7 +1,5 @@
 """A schema registry in the test's process: Confluent's HTTP interface, with compatibility of Avro schemas."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Records that a test writes and reads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

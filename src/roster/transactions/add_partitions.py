@@ -1,7 +1,5 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, and partitions that Produce and TxnOffsetCommit add (transactions version 2)."""
 
-from __future__ import annotations
-
 from roster.coordinator_common import Continuation, RequestReceived
 from roster.model import TopicPartition
 from roster.transactions import metadata as change

@@ -1,7 +1,5 @@
 """Settings of the transaction coordinator, with Apache Kafka's defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from roster.model.options import option, problem_of

@@ -1,7 +1,5 @@
 """The transaction coordinator: one `step` per event, dispatched to the module of the request or timer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ The response is sent when the decision is durable; markers and completion follow
 KIP-890) every end gives the producer a new epoch, which is also in the markers.
 """
 
-from __future__ import annotations
-
 from roster.coordinator_common import Continuation, RequestReceived
 from roster.transactions import metadata as change
 from roster.transactions.metadata import CLIENT_V1, CLIENT_V2, LAST_EPOCH, NONE, Metadata, Transaction

@@ -1,7 +1,5 @@
 """Events, timers and effects of the transaction coordinator: with `coordinator_common.events`, its interface."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum

@@ -4,8 +4,6 @@ A `Metadata` is the content of one record of `__transaction_state`. Each functio
 effect when its record is durable; until then every other request is answered CONCURRENT_TRANSACTIONS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

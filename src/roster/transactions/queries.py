@@ -1,7 +1,5 @@
 """DescribeTransactions and ListTransactions (KIP-664)."""
 
-from __future__ import annotations
-
 from roster.coordinator_common import RequestReceived
 from roster.transactions.metadata import Transaction
 from roster.transactions.runtime import Runtime

@@ -1,7 +1,5 @@
 """Records of `__transaction_state`: encoded from the state of a transactional id, and replayed to restore it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from roster.model import TopicPartition

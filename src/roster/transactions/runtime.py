@@ -1,7 +1,5 @@
 """Transactional ids, the clock of the current step, and the effects it has collected so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from roster.coordinator_common import Continuation, PendingWrites, Reply

@@ -1,7 +1,5 @@
 """The states of a transactional id and every transition between them, in one table."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

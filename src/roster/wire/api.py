@@ -1,7 +1,5 @@
 """The API keys of the requests that Roster supports."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 READ_COMMITTED = 1

@@ -4,8 +4,6 @@ Snappy is raw (librdkafka) or in the chunked framing of Java's snappy stream; LZ
 are untrusted, so their expanded size is bounded before or while it is allocated.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum

@@ -4,8 +4,6 @@ Source: Kafka's group coordinator record schemas, 4.3. Behind a key's type are t
 its id. Records of topics (type 4, before 4.1) and of targets (6 and 7) say nothing that the others do not.
 """
 
-from __future__ import annotations
-
 from roster.wire.codec.codec import decode_from
 from roster.wire.codec.fields import array, int8, int32, string, uuid
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """Control batches: the markers that end a transaction in a partition (Kafka's documentation, "Control Batches")."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from struct import Struct as Packing
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Responses that refuse a whole request with one error code."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.table import Message, Struct
 from roster.wire.errors import ErrorCode

@@ -1,7 +1,5 @@
 """Errors on the wire: `WireError` for bytes that cannot be read or written, and Kafka's error codes."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from roster._errors import RosterError

@@ -4,8 +4,6 @@ A request has header v2 if its body is flexible, else v1; a response has v1 if f
 response always has header v0, so a client that requested an unknown version can read it (KIP-511).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct as Packing
 from typing import NamedTuple, TypeVar

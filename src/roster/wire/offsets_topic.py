@@ -4,8 +4,6 @@ A key starts with an int16 for its type (0 and 1 an offset, 2 a group), a value 
 table. Source: Kafka's group coordinator record schemas; the versions written are those of Kafka 4.1.
 """
 
-from __future__ import annotations
-
 from struct import Struct as Packing
 from typing import TypeAlias, TypeVar, cast
 

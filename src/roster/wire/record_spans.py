@@ -1,7 +1,5 @@
 """Positions of a batch's records in its decompressed bytes, one record at a time, with only one piece in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

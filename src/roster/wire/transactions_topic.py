@@ -4,8 +4,6 @@ As in `__consumer_offsets`, an int16 at the beginning determines the table. Sour
 record schemas; values are written in version 1, whose tagged fields have the epoch bump of KIP-890.
 """
 
-from __future__ import annotations
-
 from struct import Struct as Packing
 
 from roster.wire.codec.codec import encode

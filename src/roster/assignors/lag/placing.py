@@ -6,8 +6,6 @@ so far (KIP-169). Members with equally few get one each before any gets a second
 numpy step each: the biggest partition of a wave goes to the member with least lag, and so on.
 """
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import numpy as np

@@ -15,8 +15,6 @@ fullest member exceeds what `LagOptions` tolerate and a move relieves it enough.
 is proportional to its capacity. Without lags they decide by counts and capacities. Racks are ignored.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -6,8 +6,6 @@ guarantee: counts within a topic differ by at most one. KIP-169 does not say who
 subscribers so that the totals over all topics are fairest.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

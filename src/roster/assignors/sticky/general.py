@@ -7,8 +7,6 @@ and one for each block, from which its members get the one partition that they m
 grows with the number of holdings (pairs of member and row), not with partitions or members x topics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

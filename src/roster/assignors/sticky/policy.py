@@ -4,8 +4,6 @@
 member still claims; they are free in the next round and assigned then, so a group is stable after at most two rounds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from roster.assignors.arrays import deal, rank_within, stable_order

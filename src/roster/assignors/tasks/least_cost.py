@@ -7,8 +7,6 @@ costs the same on all clients that have no store of it, so the cells of a sub-to
 have one task above their share have another one in common.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ rebalances ends. Where there are several sub-topologies, and not too many client
 and then those of each sub-topology by exchanges.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rights that requests need about the cluster: users, ACLs, requests of tools."""
 
-from __future__ import annotations
-
 from roster.broker.gate.gated_request import Gate, GatedRequest, requires
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode, Message

@@ -1,7 +1,5 @@
 """Rights that requests need on groups and their offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

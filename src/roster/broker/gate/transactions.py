@@ -1,7 +1,5 @@
 """Rights that requests need on transactional ids."""
 
-from __future__ import annotations
-
 from roster.broker.gate.gated_request import GatedRequest, requires
 from roster.broker.request_limits import in_slices
 from roster.broker.security.access import Access

@@ -1,7 +1,5 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of the broker."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from roster.broker.call import Call

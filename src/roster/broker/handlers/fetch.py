@@ -1,7 +1,5 @@
 """Fetch: returns records, and waits for them up to `max_wait_ms`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by timestamp and by leader epoch."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from roster.broker.call import Call

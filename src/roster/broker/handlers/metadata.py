@@ -1,7 +1,5 @@
 """ApiVersions, Metadata, DescribeCluster, FindCoordinator, for a cluster of one broker."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import TypeVar

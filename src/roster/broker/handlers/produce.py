@@ -1,7 +1,5 @@
 """Produce, with and without a transaction."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests of transactional producers, and those of tools that look at transactions (KIP-98, KIP-664, KIP-890)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import replace

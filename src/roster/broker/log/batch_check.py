@@ -1,7 +1,5 @@
 """Checks of a batch in a log; a batch that fails them is damage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

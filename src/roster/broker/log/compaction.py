@@ -5,8 +5,6 @@ second one copies what is not superseded, a few segments at a time. Records are 
 whose records cannot be read is copied as it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """File operations that durability depends on."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -4,8 +4,6 @@ The file `log-start` holds the offset, and the producers as of the end of what w
 segments that are left may lack. It is durable before a segment goes, so the start never moves back.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A partition's log: segments one after another, append at the end, read anywhere below the high watermark."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Records of a Fetch response, read while they are sent: a slow client holds one piece in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

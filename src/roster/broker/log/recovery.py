@@ -4,8 +4,6 @@ No bytes are deleted. Bytes that cannot stay in the log are set aside in a direc
 damaged pieces (`OFFSET.damaged`) and the whole batches between them (`OFFSET.log`, a log segment like any other).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -5,8 +5,6 @@ ago; segments go by size as long as what is left is at least `retention.bytes`. 
 one ends first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Read side of a segment: finds batches, reads them, and checks those not checked yet."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

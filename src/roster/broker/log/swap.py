@@ -4,8 +4,6 @@ The new files wait as `.index.swap` and `.log.swap`. The name of the second is t
 finishes what a crash cut off. Before it, the old segment and its sidecar are untouched.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from roster._files import sync_path, write_atomically

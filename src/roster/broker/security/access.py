@@ -1,7 +1,5 @@
 """Rights of the client of one connection."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from roster.broker.security.authorizer import Authorizer

@@ -1,7 +1,5 @@
 """The decision of ACLs, without I/O: as Apache Kafka's StandardAuthorizer makes it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Security settings of a broker, named after Kafka's broker configuration."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path

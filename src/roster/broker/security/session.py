@@ -1,7 +1,5 @@
 """Login and rights of one connection: the shell of `ServerLogin`, with clock, chance and threads."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

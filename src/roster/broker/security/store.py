@@ -1,7 +1,5 @@
 """The file `security.json` of a data directory: users with salted hashes, and ACLs. Only its owner may read it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import secrets

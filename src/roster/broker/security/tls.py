@@ -1,7 +1,5 @@
 """The TLS context of the listener, and what a failed handshake means."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

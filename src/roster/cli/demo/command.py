@@ -1,7 +1,5 @@
 """`roster demo`."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

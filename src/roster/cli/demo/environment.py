@@ -1,7 +1,5 @@
 """The environment of a demo: its directory, port and child processes, and the file it streams."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ A record is lost when a group's count in the output is below the file's count, d
 over groups, so that one of each does not cancel out.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Linux only (prctl); elsewhere the command simply runs, and only an orderly end of the parent ends it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Child processes of the demo: each in its own session, killed with the parent, its lines read into one queue."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The demo: two applications share a topic, a third joins, one is killed, the broker is killed and restarted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

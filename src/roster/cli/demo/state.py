@@ -3,8 +3,6 @@
 Each group is a `roster.console.GroupHistory`, as in `roster groups watch`; applications and the current step are added.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from roster._json import JsonObject

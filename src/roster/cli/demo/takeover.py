@@ -1,7 +1,5 @@
 """The demo with state: two applications keep copies of each other's state; one dies, the other takes over with them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import urllib.request

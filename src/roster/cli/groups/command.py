@@ -1,7 +1,5 @@
 """`roster groups`: the consumer groups of a cluster, their members, offsets and lag."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase

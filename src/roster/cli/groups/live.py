@@ -1,7 +1,5 @@
 """A live view: a picture that is redrawn on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Sequence

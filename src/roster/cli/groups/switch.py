@@ -1,7 +1,5 @@
 """`roster groups switch`: has another group write the results, from exactly where the first one stops."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import uuid

@@ -1,7 +1,5 @@
 """CSV with a header as records."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """Files as `roster load` opens them: the format that a name promises, without .gz or .zip, pipes copied."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import shutil

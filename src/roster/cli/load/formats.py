@@ -1,7 +1,5 @@
 """The source of a file, by its format: CSV in `csv_source`, JSON lines and Parquet here; each in constant memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Numbers keep the digits they were read with; null, NaN and the infinities become
 three); timestamps and dates are ISO 8601 text, UTC with a Z where the type has a zone; binary is base64.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime
 import decimal

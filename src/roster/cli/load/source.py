@@ -4,8 +4,6 @@ A source is read twice: `check` looks at every row before anything is sent, so t
 leave half a file in the topic, and learns the row count and which CSV columns are numbers; `batches` then yields them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

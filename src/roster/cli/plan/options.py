@@ -1,7 +1,5 @@
 """Options of `roster plan` for an assignor: its name, and `LagOptions`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar

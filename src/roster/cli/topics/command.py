@@ -1,7 +1,5 @@
 """`roster topics`: the topics of a cluster, listed, created, described, grown and deleted."""
 
-from __future__ import annotations
-
 import click
 
 from roster.cli.admin import admin

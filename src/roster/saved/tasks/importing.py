@@ -1,7 +1,5 @@
 """A task of an import: the files of one partition become records in the driver's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple

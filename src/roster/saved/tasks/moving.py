@@ -3,8 +3,6 @@
 A task of a seed places the rows of a table alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice

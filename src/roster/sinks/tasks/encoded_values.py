@@ -1,7 +1,5 @@
 """Values with schemas, written inside the tasks: columns become keys and values of records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

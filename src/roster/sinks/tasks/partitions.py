@@ -1,7 +1,5 @@
 """Rows split by the values of partition columns, and the folders that Spark gives them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator, Sequence
 

@@ -6,8 +6,6 @@ there, as it may have other content: a failure or another attempt is returned as
 transaction. Rows of stage 1 hold batches of about a megabyte, so that a shuffle costs by the byte, not by the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

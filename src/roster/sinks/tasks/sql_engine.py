@@ -1,7 +1,5 @@
 """Connections by SQLAlchemy, with settings under which nothing is cut off, rounded or read from an old snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

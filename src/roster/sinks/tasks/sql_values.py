@@ -1,7 +1,5 @@
 """Rows as a database takes them: nested values as JSON, times in UTC, and values it has not refused by column."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

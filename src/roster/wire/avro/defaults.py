@@ -1,7 +1,5 @@
 """Default values of a schema, JSON in the schema, as Avro bytes."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

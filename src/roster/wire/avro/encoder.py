@@ -1,7 +1,5 @@
 """Arrow columns as Avro values: the program for the loop that encodes them, and the columns' arrays in its memory."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

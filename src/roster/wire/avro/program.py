@@ -3,8 +3,6 @@
 Source: Apache Avro 1.12, Specification, "Schema Resolution".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace

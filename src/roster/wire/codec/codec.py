@@ -7,8 +7,6 @@ The reader compares every length and count with the remaining bytes before it al
 Libraries with generated schemas allocate by the counts that they read, so a malicious count ends the process.
 """
 
-from __future__ import annotations
-
 import linecache
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Source of the function that reads one version of one message."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct as Packing

@@ -1,7 +1,5 @@
 """Functions that compiled readers and writers call at run time."""
 
-from __future__ import annotations
-
 from roster.wire.codec.fields import MAX_STRING_BYTES
 from roster.wire.codec.varint import Buffer, encode_uvarint, read_uvarint
 from roster.wire.errors import WireError

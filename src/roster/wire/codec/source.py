@@ -1,7 +1,5 @@
 """Builder of Python source, with the globals that the source uses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

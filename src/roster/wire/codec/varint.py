@@ -1,7 +1,5 @@
 """Variable-length integers of the flexible encoding (KIP-482) and of records (zig-zag)."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from roster.wire.errors import WireError

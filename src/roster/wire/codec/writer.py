@@ -1,7 +1,5 @@
 """Source of the function that writes one version of one message."""
 
-from __future__ import annotations
-
 from struct import Struct as Packing
 from struct import pack
 

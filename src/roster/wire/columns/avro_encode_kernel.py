@@ -5,8 +5,6 @@ All arrays of the columns lie in one memory, and the caller has made room for th
 Source: Apache Avro 1.12, Specification, "Binary Encoding".
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

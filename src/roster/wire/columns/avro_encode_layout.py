@@ -1,7 +1,5 @@
 """Instructions and signature that the loop which encodes Avro values shares with its caller."""
 
-from __future__ import annotations
-
 WIDTH = 9
 OP, DIM, VALID, VALUE, DATA, NULL, BRANCH, X, BEHIND = range(WIDTH)
 """DIM: the list whose items count the values, 0 for rows. VALID: place of the bytes that say which values are not null,

@@ -8,8 +8,6 @@ check bounds.
 Source: Apache Avro 1.12, Specification, "Binary Encoding".
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

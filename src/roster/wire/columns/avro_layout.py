@@ -4,8 +4,6 @@ An instruction has nine numbers. Those of a column name its dimension (which lis
 rows), and the places of its arrays in the output.
 """
 
-from __future__ import annotations
-
 WIDTH = 9
 OP, MODE, DIM, VALID, VALUE, SIZE, DATA, X, Y = range(WIDTH)
 """VALID: place of the bytes that say which values are not null, -1 without. VALUE: place of the values or offsets,

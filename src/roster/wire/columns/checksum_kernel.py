@@ -1,7 +1,5 @@
 """Loops over CRC-32C checksums, written for numba: of small batches, and of entries of state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ is used, since numba does not check bounds.
 Source: Kafka's documentation, "Message Format"; KIP-98 for control records and aborted transactions.
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

@@ -3,8 +3,6 @@
 Separate from `decode_kernel`, which imports numba (0.4 s): a process that loads cached machine code needs no numba.
 """
 
-from __future__ import annotations
-
 HEADER = 61
 CHECKED_HERE = 400
 """Up to this size in bytes, `scan` checks a batch's CRC itself; above it, calling google-crc32c is cheaper."""

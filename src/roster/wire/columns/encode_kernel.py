@@ -6,8 +6,6 @@ so that plain Python has the same results.
 Source: Kafka's documentation, "Message Format".
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

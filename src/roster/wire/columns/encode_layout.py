@@ -1,7 +1,5 @@
 """Indexes into arrays and signatures that the compiled encoding loops share with their callers."""
 
-from __future__ import annotations
-
 RECORD_OVERHEAD = 36
 """Maximum size of a record without headers, key and value: six varints (one of 64 bits, the timestamp) and one byte."""
 HEADER_OVERHEAD = 10

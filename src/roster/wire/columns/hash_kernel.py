@@ -5,8 +5,6 @@ once. Slots and entries are checked before they are used. A slot's place is the 
 up to 2**24 slots is made from a smaller one in the order of its slots, without the keys.
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

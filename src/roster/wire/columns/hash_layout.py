@@ -5,8 +5,6 @@ is written at once, so a killed process leaves none half written. An entry is 8 
 and 4 of the value's, key, value, and zero to 15 bytes up to the next unit.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

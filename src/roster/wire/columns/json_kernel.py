@@ -9,8 +9,6 @@ Numbers Accurately"; digits up to 2^53 and powers of ten up to 22 are exact, for
 "chrono-Compatible Low-Level Date Algorithms".
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy import int64

@@ -1,7 +1,5 @@
 """Kinds of columns and signatures that the loops over JSON objects share with their callers."""
 
-from __future__ import annotations
-
 INTEGER, DOUBLE, FLOAT, BOOLEAN, TEXT, DATE, MOMENT, INSTANT = range(8)
 """Kinds of columns. From TEXT on values are texts in JSON. MOMENT: without a time zone, INSTANT: in UTC."""
 NULL, VALUE, SPAN = range(3)

@@ -3,8 +3,6 @@
 Source: `org.apache.kafka.common.utils.Utils.murmur2`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy import int64, uint32
 

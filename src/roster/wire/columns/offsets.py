@@ -1,7 +1,5 @@
 """Committed offsets in records of `__consumer_offsets`, from Arrow columns to Arrow columns."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

@@ -4,8 +4,6 @@ One reads committed offsets and tells the kinds of other records apart; every in
 is used. `roster.wire.offsets_topic` has the format as tables. The other one chooses commits that a history keeps.
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

@@ -1,7 +1,5 @@
 """Kinds of records, indexes and signatures that the loop over `__consumer_offsets` shares with its callers."""
 
-from __future__ import annotations
-
 OTHER, COMMIT, REMOVED, GROUP, NEWER, DAMAGED = range(6)
 """Another type (share and streams groups), a committed offset, its tombstone, a classic or a consumer group, an offset
 of a newer version, and bytes that do not fit the format."""

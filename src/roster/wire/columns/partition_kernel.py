@@ -6,8 +6,6 @@ A key decides by its murmur2 hash; rows without a key fill one partition after t
 Source: KIP-480, KIP-794.
 """
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

@@ -1,7 +1,5 @@
 """Numbers and short pieces of bytes copied, and the loop that joins pieces of text, written for numba."""
 
-from __future__ import annotations
-
 from numba import njit
 from numpy import int64
 

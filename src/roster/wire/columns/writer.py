@@ -5,8 +5,6 @@ after the other) and encodes the rows of each in compiled code; Python code runs
 `Body` when the producer's id and the sequence number are known, since the CRC covers both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct as Packing

@@ -5,8 +5,6 @@
 Non-flexible, big-endian (Kafka's ConsumerProtocolAssignment).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct

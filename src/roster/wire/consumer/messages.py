@@ -5,8 +5,6 @@ ignored, so that newer clients can add fields; a negative version is refused. So
 ConsumerProtocolAssignment (Kafka), KIP-429 (owned partitions), KIP-792 (generation), KIP-881 (rack).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from struct import Struct as Packing
 from typing import TypeVar

@@ -6,8 +6,6 @@
 Non-flexible, big-endian; a version above 3 is read as 3 without its additional bytes (ConsumerProtocolSubscription).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

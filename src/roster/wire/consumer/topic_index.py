@@ -1,7 +1,5 @@
 """Index of topic names: a hash table of machine words that looks up thousands of names in a byte buffer at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -18,8 +18,6 @@ As sticky's user data, the magic would be a count of over a billion topics, so t
 without a valid header are all rest, from a member with capacity 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from struct import Struct
 

@@ -1,7 +1,5 @@
 """ApiVersions, Metadata, DescribeTopicPartitions, DescribeCluster."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, struct, uuid
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """Committed offsets of a group."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, int16, int32, int64, string
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """Settings of topics and brokers: described and changed."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, int8, int16, int32, string
 from roster.wire.codec.table import Message, Struct

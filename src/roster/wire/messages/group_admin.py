@@ -1,7 +1,5 @@
 """Listing, describing and deleting groups."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, bytes_, int8, int16, int32, string, struct, uuid
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """Joining, staying in and leaving a group."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, bytes_, int8, int16, int32, string
 from roster.wire.codec.table import Message, Struct

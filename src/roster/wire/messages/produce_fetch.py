@@ -1,7 +1,5 @@
 """Records in and out, and where they are."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, int8, int16, int32, int64, record_set, string, struct, uuid
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """SaslHandshake and SaslAuthenticate: the frames a SASL exchange travels in (KIP-43, KIP-152, KIP-368)."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, bytes_, int16, int64, string
 from roster.wire.codec.table import Message

@@ -1,7 +1,5 @@
 """Users and their SCRAM credentials (KIP-554); ACLs by the numbers of `roster.model.acl` (KIP-140, KIP-290)."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, bytes_, int8, int16, int32, string
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """Requests of transactional producers to their coordinator, and of the coordinator to partitions (KIP-98, KIP-890)."""
 
-from __future__ import annotations
-
 from roster.wire.api import ApiKey
 from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string
 from roster.wire.codec.table import Message, Struct

@@ -1,7 +1,5 @@
 """The client's side of a SASL mechanism: its interface, its error, PLAIN (RFC 4616), and OAUTHBEARER (RFC 7628)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

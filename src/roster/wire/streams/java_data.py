@@ -4,8 +4,6 @@ Integers are big-endian. `utf` is Java's modified UTF-8: a uint16 length in byte
 itself, and NUL as two bytes. Lists of numbers are read and written as numpy columns. Source: java.io.DataInput.
 """
 
-from __future__ import annotations
-
 from struct import Struct as Packing
 from struct import error as struct_error
 
