@@ -121,9 +121,6 @@ class OffsetDeleteRequest(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
 class OffsetDeleteResponse(Message, key=ApiKey.OFFSET_DELETE, versions="0"):
     """One error for all, or one per partition."""
 
-    Topic = TopicErrors
-    Partition = TopicErrors.Partition
-
     error_code: int = int16()
     throttle_time_ms: int = int32(ignorable=True)
     topics: list[TopicErrors] = array(TopicErrors)

@@ -106,8 +106,6 @@ class IncrementalAlterConfigsRequest(Message, key=ApiKey.INCREMENTAL_ALTER_CONFI
         resource_name: str = string()
         configs: list[Config] = array(Config)
 
-    Config = Resource.Config
-
     resources: list[Resource] = array(Resource)
     validate_only: bool = boolean()
 

@@ -71,10 +71,7 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
         topic_id: bytes = uuid("13+", ignorable=True)
         partition_responses: list[Partition] = array(Partition)
 
-    Node = LeaderNode
     Partition = Topic.Partition
-    RecordError = Topic.Partition.RecordError
-    Leader = CurrentLeader
 
     responses: list[Topic] = array(Topic)
     throttle_time_ms: int = int32(ignorable=True)
@@ -179,11 +176,8 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
         topic_id: bytes = uuid("13+", ignorable=True)
         partitions: list[Partition] = array(Partition)
 
-    Node = LeaderNode
     Partition = Topic.Partition
-    EpochEndOffset = Topic.Partition.EpochEndOffset
     Leader = CurrentLeader
-    SnapshotId = Topic.Partition.SnapshotId
     AbortedTransaction = Topic.Partition.AbortedTransaction
 
     throttle_time_ms: int = int32(ignorable=True)
@@ -248,8 +242,6 @@ class OffsetForLeaderEpochRequest(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, v
 
         topic: str = string()
         partitions: list[Partition] = array(Partition)
-
-    Partition = Topic.Partition
 
     replica_id: int = int32("3+", default=-2, ignorable=True)
     topics: list[Topic] = array(Topic)

@@ -25,7 +25,6 @@ class CreateTopicsRequest(Message, key=ApiKey.CREATE_TOPICS, versions="2-7", fle
         assignments: list[Assignment] = array(Assignment)
         configs: list[Config] = array(Config)
 
-    Assignment = Topic.Assignment
     Config = Topic.Config
 
     topics: list[Topic] = array(Topic)
@@ -137,8 +136,6 @@ class CreatePartitionsRequest(Message, key=ApiKey.CREATE_PARTITIONS, versions="0
         name: str = string()
         count: int = int32()
         assignments: list[Assignment] | None = array(Assignment, nullable="0+", default=None)
-
-    Assignment = Topic.Assignment
 
     topics: list[Topic] = array(Topic)
     timeout_ms: int = int32()

@@ -227,8 +227,6 @@ class WriteTxnMarkersRequest(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1-
         coordinator_epoch: int = int32()
         transaction_version: int = int8("2+", ignorable=True)
 
-    Topic = Marker.Topic
-
     markers: list[Marker] = array(Marker)
 
 
@@ -274,9 +272,6 @@ class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-
 
 class TxnOffsetCommitResponse(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
     """One error per partition."""
-
-    Topic = TopicErrors
-    Partition = TopicErrors.Partition
 
     throttle_time_ms: int = int32(ignorable=True)
     topics: list[TopicErrors] = array(TopicErrors)
