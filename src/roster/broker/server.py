@@ -190,46 +190,37 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop serving, make everything durable, release port and directory; idempotent."""
-        if self._services is None:
-            return
-        services, self._services = self._services, None
-        if self._listener is not None:
-            self._listener.close()
-        await self._flush(services)  # producers that wait get their answer
-        for connection in list(self._connections.values()):
-            connection.stop()
-        if self._connections:
-            await asyncio.wait(list(self._connections))
-        services.refusals.flush()
-        await services.transaction_coordinator.stop()
-        await services.group_coordinator.stop()
-        if self._compactor is not None:
-            await self._compactor.stop()
-        await services.retention.stop()
-        await self._flush(services)
-        await services.flusher.close()
-        if not services.flusher.failed:
-            await asyncio.to_thread(services.topics.close)
-        self._lock.release()
-        logger.info("stopped")
+        if self._services is not None:
+            await self._end(self._services, is_crash=False)
+            logger.info("stopped")
 
     async def abort(self) -> None:
         """End as a crash does: connections are reset, nothing is answered, flushed or sealed; for a test kit."""
-        if self._services is None:
-            return
-        services, self._services = self._services, None
+        if self._services is not None:
+            await self._end(self._services, is_crash=True)
+
+    async def _end(self, services: Services, *, is_crash: bool) -> None:
+        self._services = None
         if self._listener is not None:
             self._listener.close()
-        for task in list(self._connections):
-            task.cancel()
+        if not is_crash:
+            await self._flush(services)  # producers that wait get their answer
+        for task, connection in list(self._connections.items()):
+            (task.cancel if is_crash else connection.stop)()
         if self._connections:
             await asyncio.wait(list(self._connections))
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        for part in (self._compactor, services.retention, services.flusher):
-            if part is not None:  # threads that use the files cannot be stopped half-way
-                await (part.close() if isinstance(part, Flusher) else part.stop())
+        # Threads that use the files cannot be stopped half-way, in a crash neither.
+        if self._compactor is not None:
+            await self._compactor.stop()
+        await services.retention.stop()
+        if not is_crash:
+            await self._flush(services)
+        await services.flusher.close()
+        if not is_crash and not services.flusher.failed:
+            await asyncio.to_thread(services.topics.close)
         self._lock.release()
 
     async def _flush(self, services: Services) -> None:

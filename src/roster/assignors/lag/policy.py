@@ -219,44 +219,37 @@ class LagAssignor(Assignor):
         return assign(problem)
 
 
-class LagStickyAssignor(StickyAssignor):
+class _Sticky(Assignor):
+    """What both sticky assignors that balance lag add to those that do not."""
+
+    wants_lag = True
+    is_cooperative: bool
+
+    def __init__(self, options: LagOptions = LagOptions()) -> None:
+        self.options = options
+
+    def assign(self, problem: Problem) -> Plan:
+        """See the documentation of this module."""
+        return _decide(problem, self.options, cooperative=self.is_cooperative)
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return the user data of the assignor without lag, behind the header."""
+        user_data = super().subscription_user_data(join)
+        return encode_lag_user_data(user_data, capacity=join.capacity, settling=join.settling)
+
+
+class LagStickyAssignor(_Sticky, StickyAssignor):
     """`lag-sticky`; its user data is that of `sticky` behind a header with the member's capacity."""
 
     name = "lag-sticky"
-    wants_lag = True
-
-    def __init__(self, options: LagOptions = LagOptions()) -> None:
-        self.options = options
-
-    def assign(self, problem: Problem) -> Plan:
-        """See the documentation of this module."""
-        return _decide(problem, self.options, cooperative=False)
-
-    def subscription_user_data(self, join: JoinContext) -> bytes | None:
-        """Return sticky user data behind the header."""
-        return _with_header(super().subscription_user_data(join), join)
+    is_cooperative = False
 
 
-class LagCooperativeStickyAssignor(CooperativeStickyAssignor):
+class LagCooperativeStickyAssignor(_Sticky, CooperativeStickyAssignor):
     """`lag-cooperative-sticky`; its user data is that of `cooperative-sticky` behind the same header."""
 
     name = "lag-cooperative-sticky"
-    wants_lag = True
-
-    def __init__(self, options: LagOptions = LagOptions()) -> None:
-        self.options = options
-
-    def assign(self, problem: Problem) -> Plan:
-        """See the documentation of this module."""
-        return _decide(problem, self.options, cooperative=True)
-
-    def subscription_user_data(self, join: JoinContext) -> bytes | None:
-        """Return cooperative user data behind the header."""
-        return _with_header(super().subscription_user_data(join), join)
-
-
-def _with_header(user_data: bytes | None, join: JoinContext) -> bytes:
-    return encode_lag_user_data(user_data, capacity=join.capacity, settling=join.settling)
+    is_cooperative = True
 
 
 def lag_sticky(options: LagOptions = LagOptions()) -> Assignor:
