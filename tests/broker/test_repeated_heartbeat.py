@@ -19,7 +19,8 @@ from tests.broker.test_direct_requests import a_member, join, settled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roster.coordinator import Coordinator, Effects, Event
+    from roster.coordinator import Coordinator
+    from roster.coordinator.events import Effects, Event
 
 VERSIONS = list(HeartbeatRequest.__table__.versions)
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roster.coordinator import Coordinator, CoordinatorConfig, Effects, Event, TimerKind, TimerName
+from roster.coordinator import Coordinator, CoordinatorConfig
+from roster.coordinator.events import Effects, Event, TimerKind, TimerName
 from roster.coordinator.group import Group
 from roster.coordinator.states import TRANSITIONS, GroupState
 from roster.coordinator_common import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roster.coordinator import CoordinatorConfig, TimerKind
+from roster.coordinator import CoordinatorConfig
+from roster.coordinator.events import TimerKind
 from roster.coordinator.group import Group
 from roster.coordinator.states import Trigger
 from roster.coordinator_common import IllegalTransitionError

@@ -14,7 +14,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from roster.coordinator import CoordinatorConfig, TimerKind
+from roster.coordinator import CoordinatorConfig
+from roster.coordinator.events import TimerKind
 from roster.coordinator.group import Group
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest

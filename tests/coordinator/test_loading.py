@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.coordinator import TimerKind
+from roster.coordinator.events import TimerKind
 from roster.coordinator.records import Replay
 from roster.coordinator_common import PartitionLoaded, PartitionLoading, PartitionUnloaded
 from roster.wire import ErrorCode

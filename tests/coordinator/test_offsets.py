@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roster.coordinator import TopicsDeleted
+from roster.coordinator.events import TopicsDeleted
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchRequest
 from tests.coordinator.coordinator_harness import (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.coordinator import Coordinator, CoordinatorConfig, TransactionalRecord, TransactionEnd, TransactionEnded
+from roster.coordinator import Coordinator, CoordinatorConfig
+from roster.coordinator.events import TransactionalRecord, TransactionEnd, TransactionEnded
 from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, WriteCompleted
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, TxnOffsetCommitRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from roster.coordinator import Effects, Event
+from roster.coordinator.events import Effects, Event
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.coordinator_common import PartitionLoaded, RequestReceived, TimerExpired

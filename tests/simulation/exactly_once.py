@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.model import TopicPartition
-from roster.transactions import TransactionState
+from roster.transactions.states import TransactionState
 from roster.wire.transactions_topic import decode_key, decode_value
 from tests.simulation.errors import broken
 

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roster.coordinator import Coordinator, CoordinatorConfig, Effects, Event, TimerName, TopicsDeleted
-from roster.coordinator.events import LoadedRecord
+from roster.coordinator import Coordinator, CoordinatorConfig
+from roster.coordinator.events import Effects, Event, LoadedRecord, TimerName, TopicsDeleted
 from roster.coordinator_common import (
     PartitionLoaded,
     PartitionLoading,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from roster.coordinator import Event, TimerKind
+from roster.coordinator.events import Event, TimerKind
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.coordinator_common import RequestReceived, TimerExpired, WriteCompleted

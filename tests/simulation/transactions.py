@@ -25,7 +25,6 @@ from roster.coordinator_common import (
 from roster.model import TopicPartition
 from roster.transactions import (
     AddPartitions,
-    Effects,
     Event,
     MarkersWritten,
     ProducerIdGiven,
@@ -34,6 +33,7 @@ from roster.transactions import (
     TransactionCoordinator,
     WriteMarkers,
 )
+from roster.transactions.events import Effects
 from roster.wire import ErrorCode, Message
 from roster.wire.control_records import read_marker
 from roster.wire.messages import (

@@ -9,9 +9,10 @@ import pytest
 
 from roster.coordinator import offset_commit, offset_fetch, records
 from roster.coordinator.group import Group
-from roster.transactions import TransactionCoordinator, TransactionState, WriteMarkers, coordinator, metadata
+from roster.transactions import TransactionCoordinator, WriteMarkers, coordinator, metadata
 from roster.transactions.events import TimerKind
 from roster.transactions.runtime import COORDINATOR_EPOCH, Runtime
+from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
 from tests.testing.planted_bugs import AT_REST, READ, PlantedBug, instead, wrapped
 

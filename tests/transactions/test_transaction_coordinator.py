@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from roster.transactions import TransactionConfig, TransactionState
+from roster.transactions import TransactionConfig
 from roster.transactions.records import record
-from roster.transactions.states import PREVIOUS
+from roster.transactions.states import PREVIOUS, TransactionState
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     AddOffsetsToTxnRequest,

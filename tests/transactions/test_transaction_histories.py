@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.coordinator_common import IllegalTransitionError
-from roster.transactions import TransactionConfig, TransactionState, coordinator, end_transaction, init_producer_id
+from roster.transactions import TransactionConfig, coordinator, end_transaction, init_producer_id
 from roster.transactions import metadata as change
 from roster.transactions.metadata import CLIENT_V1
 from roster.transactions.runtime import Runtime
+from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
 from roster.wire.messages import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from tests.examples_tried import examples

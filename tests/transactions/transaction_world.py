@@ -22,7 +22,6 @@ from roster.coordinator_common import (
 from roster.model import SetTimer, TopicPartition
 from roster.transactions import (
     AddPartitions,
-    Effects,
     Event,
     MarkersWritten,
     ProducerIdGiven,
@@ -31,6 +30,7 @@ from roster.transactions import (
     TransactionCoordinator,
     WriteMarkers,
 )
+from roster.transactions.events import Effects
 from roster.wire import ErrorCode, Message, decode, encode
 
 CONFIG = TransactionConfig(partitions=2, offsets_partitions=4)
