@@ -126,7 +126,6 @@ class GroupHistory:
         self.generation_at_least: int | None = None
         """Lower bound of a classic group's generation, which no request returns: a member that joined with partitions
         of generation g proves that the group is past g, and a leader of Roster's notes the number."""
-        """What the leader said of the last rebalance."""
         self.epoch: int | None = None
         """Group epoch of a KIP-848 group, from its coordinator."""
         self.members: dict[str, Member] = {}

@@ -7,6 +7,7 @@ import datetime
 import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,9 +28,18 @@ from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
 from roster.sinks.tasks.rules import Rules
 from roster.sinks.upsert import DataFile, bounds
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
+if TYPE_CHECKING or find_spec("pyiceberg") is not None:
+    from pyiceberg import manifest as iceberg_manifest
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io import pyarrow as iceberg_arrow
+    from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.typedef import Record
 else:  # type hints resolve without the extra
     Table = Snapshot = Any
 
@@ -87,10 +97,8 @@ class IcebergSink(TableSink[Table]):
         row_group_bytes: int = 64 << 20,
     ) -> None:
         super().__init__(table, mode, keys, partition_by, compression, target_file_bytes, row_group_bytes)
-        try:
-            import pyiceberg  # noqa: F401 - an extra of its own
-        except ModuleNotFoundError:
-            raise missing_error("IcebergSink", "iceberg", ["pyiceberg"]) from None
+        if find_spec("pyiceberg") is None:
+            raise missing_error("IcebergSink", "iceberg", ["pyiceberg"])
         if not all(table.split(".")) or "." not in table:
             raise PipelineError(f"{table!r} has no namespace and name", field="table", fix="For example 'shop.orders'")
         self._properties = dict(catalog)
@@ -102,9 +110,6 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _read(self) -> Table | None:
-        from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
         try:
             if self._catalog is None:
                 self._catalog = load_catalog(self._properties.get("name", "default"), **self._properties)
@@ -154,8 +159,6 @@ class IcebergSink(TableSink[Table]):
 
     def _identity_columns(self, table: Table) -> tuple[str, ...]:
         """Return the columns that partition the table. Raise PipelineError for what this sink cannot compute."""
-        from pyiceberg.transforms import IdentityTransform
-
         fields = table.spec().fields
         if not all(isinstance(field.transform, IdentityTransform) for field in fields):
             raise PipelineError(
@@ -177,10 +180,8 @@ class IcebergSink(TableSink[Table]):
 
     def _fields(self, table: Table, own: pa.Schema) -> pa.Schema:
         """Return the table's columns with their ids, the rows' first. Raise PipelineError for columns that differ."""
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-
         wanted = {field.name: field for field in table.schema().fields}
-        fields = schema_to_pyarrow(table.schema(), include_field_ids=True)
+        fields = iceberg_arrow.schema_to_pyarrow(table.schema(), include_field_ids=True)
         missing = [name for name in wanted if name not in own.names]
         wrong = [
             name for name in own.names if name not in wanted or _plain(fields.field(name)) != _plain(own.field(name))
@@ -192,14 +193,10 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _file_rows(self, writer: ParquetWriter) -> Callable[[DataFile, Sequence[str]], pa.Table]:
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.pyarrow import ArrowScan
-        from pyiceberg.table import FileScanTask
-
         def read(file: DataFile, names: Sequence[str]) -> pa.Table:
             # By pyiceberg, as a file's columns may have had other names, types or defaults.
             table = self._current
-            scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
+            scan = iceberg_arrow.ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
             rows = scan.to_table([FileScanTask(file.entry)])
             fields = [writer.schema.field(name) for name in names]
             return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
@@ -208,14 +205,12 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
-        from pyiceberg.manifest import ManifestContent
-
         table = self._current
         snapshot = table.current_snapshot()
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         known: dict[str, list[DataFile]] = {}
         for manifest in manifests:
-            if manifest.content == ManifestContent.DELETES:
+            if manifest.content == iceberg_manifest.ManifestContent.DELETES:
                 raise PipelineError(
                     f"{self._where} has delete files",
                     field=self.name,
@@ -228,8 +223,6 @@ class IcebergSink(TableSink[Table]):
 
     def _entries(self, table: Table, manifest: Any, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         """Return the data files of a manifest, with bounds of their keys from its statistics."""
-        from pyiceberg.conversions import from_bytes
-
         entries = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
         names, schema = writer.partition_by, table.schema()
         if names and manifest.partition_spec_id != table.spec().spec_id and entries:
@@ -267,9 +260,6 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        from pyiceberg.exceptions import CommitFailedException
-        from pyiceberg.table import TableProperties
-
         table = self._current
         properties = {_COMMIT: token}
         if batch is None:
@@ -311,8 +301,6 @@ class IcebergSink(TableSink[Table]):
 
     @override
     def _may_merge(self) -> bool:
-        from pyiceberg.table import TableProperties
-
         table = self._current
         wanted = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
         kept = f"set {_OWN_MAX_AGE}, such as to '{_KEPT_MS}'"
@@ -351,7 +339,6 @@ class IcebergSink(TableSink[Table]):
 
 def _transaction(table: Table) -> Any:
     """Return a transaction for one snapshot: it sees none of its changes, as each look would copy all snapshots."""
-    from pyiceberg.table import Transaction
 
     class OneSnapshot(Transaction):
         table_metadata = table.metadata
@@ -386,20 +373,17 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
     `gone` are data files with the snapshots that added them. Their manifests are known by these, so none is read.
     Raises CommitLostError if files have been changed since.
     """
-    from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus
-    from pyiceberg.table.snapshots import Operation, Summary
-
     current = table.current_snapshot()
     manifests = [] if current is None else current.manifests(table.io)
     wanted = set(gone.values())
     there = {manifest.added_snapshot_id: manifest for manifest in manifests if manifest.added_files_count}
-    are_deletes = any(manifest.content == ManifestContent.DELETES for manifest in manifests)
+    are_deletes = any(manifest.content == iceberg_manifest.ManifestContent.DELETES for manifest in manifests)
     if are_deletes or sum(there[number].added_files_count or 0 for number in wanted & there.keys()) != len(gone):
         raise CommitLostError("another writer has changed files")
     snapshot = update.overwrite()
     snapshot._deleted_entries = lambda: [
-        ManifestEntry.from_args(
-            status=ManifestEntryStatus.DELETED,
+        iceberg_manifest.ManifestEntry.from_args(
+            status=iceberg_manifest.ManifestEntryStatus.DELETED,
             snapshot_id=snapshot.snapshot_id,
             sequence_number=there[number].sequence_number,
             file_sequence_number=there[number].sequence_number,
@@ -424,8 +408,6 @@ def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, l
 
 def _expired(transaction: Any) -> list[str]:
     """Have a merge, which has all positions, expire snapshots by the table's properties; return their lists."""
-    from pyiceberg.table.update.snapshot import ExpireSnapshots
-
     metadata = transaction.table_metadata
     age = metadata.properties.get(_MAX_AGE, metadata.properties.get(_OWN_MAX_AGE))
     if age is None:
@@ -494,31 +476,21 @@ def _positions_of_all(table: Table) -> dict[str, str]:
 
 
 def _parsed(location: str) -> tuple[str, str, str]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    return PyArrowFileIO.parse_location(location)
+    return iceberg_arrow.PyArrowFileIO.parse_location(location)
 
 
 def _data_file(table: Table, file: WrittenFile) -> Any:
     """Return the manifest's entry for a file, with statistics from its own metadata."""
-    from pyiceberg.io.pyarrow import (
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
-
     schema = table.schema()
-    statistics = data_file_statistics_from_parquet_metadata(
+    statistics = iceberg_arrow.data_file_statistics_from_parquet_metadata(
         pq.read_metadata(pa.BufferReader(file.footer)),
-        stats_columns=compute_statistics_plan(schema, table.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        stats_columns=iceberg_arrow.compute_statistics_plan(schema, table.properties),
+        parquet_column_mapping=iceberg_arrow.parquet_path_to_id_mapping(schema),
     )
-    data_file = DataFile.from_args(
-        content=DataFileContent.DATA,
+    data_file = iceberg_manifest.DataFile.from_args(
+        content=iceberg_manifest.DataFileContent.DATA,
         file_path=f"{table.location()}/data/{file.name}",
-        file_format=FileFormat.PARQUET,
+        file_format=iceberg_manifest.FileFormat.PARQUET,
         partition=Record(*(_partition_value(value) for value in file.values)),
         file_size_in_bytes=file.size,
         sort_order_id=None,
