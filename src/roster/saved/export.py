@@ -281,11 +281,8 @@ class _Exporter:
         for file in manifest.written:
             if (size := self._folder.size(file.path)) != file.bytes:
                 what = "is not there" if size is None else f"has {size} bytes here"
-                raise PipelineError(
-                    f"{file.path} {what}, and a task has written {file.bytes}",
-                    field="to",
-                    fix="Name a folder that driver and executors share, or a URI such as s3://bucket/folder",
-                )
+                fix = "Name a folder that driver and executors share, or a URI such as s3://bucket/folder"
+                raise PipelineError(f"{file.path} {what}, and a task has written {file.bytes}", field="to", fix=fix)
 
 
 def _check_silent(logs: Logs, exported: Iterable[ExportedLog], cut: Cut) -> None:

@@ -201,11 +201,8 @@ class Importer:
                 producer.commit(positions, -1, "")
             except BaseException as error:
                 if _is_fenced(error, producer):  # to abort would fence the other one
-                    raise PipelineError(
-                        f"another import of {self._group!r} has begun, and has ended this one",
-                        field="group",
-                        fix="Wait for the other one",
-                    ) from None
+                    problem = f"another import of {self._group!r} has begun, and has ended this one"
+                    raise PipelineError(problem, field="group", fix="Wait for the other one") from None
                 producer.abort()
                 if partitions:
                     self._remove_topics(admin)
@@ -249,17 +246,12 @@ class Importer:
     def _check_new(self, admin: Admin) -> None:
         """Raise PipelineError if the group has members or offsets."""
         if members := members_of(admin, self._group):
-            raise PipelineError(
-                f"{self._group!r} has {len(members)} members, and an import makes a new group",
-                field="group",
-                fix="Stop the applications, or name another group",
-            )
+            problem = f"{self._group!r} has {len(members)} members, and an import makes a new group"
+            raise PipelineError(problem, field="group", fix="Stop the applications, or name another group")
         if offsets := admin.group_offsets(self._group, stable=False):
-            raise PipelineError(
-                f"{self._group!r} has an offset of {min(offsets)}, and an import makes a new group",
-                field="group",
-                fix="Name another group, or delete this one (`roster state reset`)",
-            )
+            problem = f"{self._group!r} has an offset of {min(offsets)}, and an import makes a new group"
+            fix = "Name another group, or delete this one (`roster state reset`)"
+            raise PipelineError(problem, field="group", fix=fix)
 
     def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return all partitions of the group's own topics, by their names in the export."""
@@ -342,11 +334,9 @@ class Importer:
         except ReadError as error:
             raise PipelineError(str(error), field="group") from None
         if records is not None:
-            raise PipelineError(
-                f"{records['topic'][0].as_py()!r} has records already, and an import makes a new group",
-                field="group",
-                fix="Name another group, or delete the state of this one (`roster state reset`)",
-            )
+            problem = f"{records['topic'][0].as_py()!r} has records already, and an import makes a new group"
+            fix = "Name another group, or delete the state of this one (`roster state reset`)"
+            raise PipelineError(problem, field="group", fix=fix)
 
     def _write(self, identity: ProducerIdentity, plan: Plan) -> int:
         """Write the records of all partitions; return how many. Raises PipelineError if not all are written."""

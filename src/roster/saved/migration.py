@@ -89,11 +89,9 @@ def _migrated(
     spark: SparkSession, exported: Export, target: Folder, function: Migration, definition: Mapping[str, Document]
 ) -> Manifest:
     if any(files for _, files in exported.manifest.on_their_way.values()):
-        raise PipelineError(
-            f"{exported.manifest.group!r} has rows on their way between its sub-topologies",
-            field="group",
-            fix="Stop what writes its input until it has read all, then migrate",
-        )
+        problem = f"{exported.manifest.group!r} has rows on their way between its sub-topologies"
+        fix = "Stop what writes its input until it has read all, then migrate"
+        raise PipelineError(problem, field="group", fix=fix)
     stores = {}
     for name, document in definition.items():
         if name not in exported.manifest.stores:

@@ -55,11 +55,8 @@ def new_counts(manifest: Manifest, counts: Mapping[str, int], repartitions: Mapp
         outer |= {topic: repartitions[topic] for topic in sorted(own) if topic in repartitions}
         if len(set(outer.values())) > 1:
             shown = ", ".join(f"{topic!r} has {count}" for topic, count in outer.items())
-            raise PipelineError(
-                f"{name!r} reads topics with different numbers of partitions: {shown}",
-                field="bootstrap",
-                fix="Give them the same number",
-            )
+            problem = f"{name!r} reads topics with different numbers of partitions: {shown}"
+            raise PipelineError(problem, field="bootstrap", fix="Give them the same number")
         partitions[store.changelog] = next(
             iter([*outer.values(), *(partitions[topic] for topic in own), store.partitions])
         )
@@ -165,11 +162,9 @@ def common_marks(name: str, store: SavedStore, count: int) -> Mapping[bytes, byt
             raise OtherDefinitionError("some partitions have entries of an earlier release")
         marks = merged_marks([store.marks.get(number, {}) for number in store.notes])
     except OtherDefinitionError as error:
-        raise PipelineError(
-            f"{name!r} cannot have {count} partitions instead of {store.partitions}: {error}",
-            field="folder",
-            fix="Export when each partition has had a record with the present release",
-        ) from None
+        problem = f"{name!r} cannot have {count} partitions instead of {store.partitions}: {error}"
+        fix = "Export when each partition has had a record with the present release"
+        raise PipelineError(problem, field="folder", fix=fix) from None
     return {**marks, STATE_KEY: notes[0].encode()}
 
 

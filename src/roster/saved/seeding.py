@@ -145,11 +145,8 @@ def _stores(definition: Mapping[str, Document]) -> dict[str, Definition]:
         fix = "Use what describe_state of the pipeline returns, which has an operator with state"
         raise PipelineError("it describes no state", field="definition", fix=fix)
     if behind:
-        raise PipelineError(
-            "a table cannot be the state of a pipeline with repartition",
-            field="definition",
-            fix="Repartition in a pipeline of its own, into a topic that another one reads",
-        )
+        fix = "Repartition in a pipeline of its own, into a topic that another one reads"
+        raise PipelineError("a table cannot be the state of a pipeline with repartition", field="definition", fix=fix)
     return stores
 
 

@@ -279,11 +279,8 @@ class CommitLog:
     def check_group(self, group: str) -> None:
         """Raise PipelineError if the log is another group's."""
         if self.group is not None and self.group != group:
-            raise PipelineError(
-                f"{self._storage.uri} holds the results of group {self.group!r}, not of {group!r}",
-                field="path",
-                fix="Use one path per group, or the same group name as before",
-            )
+            problem = f"{self._storage.uri} holds the results of group {self.group!r}, not of {group!r}"
+            raise PipelineError(problem, field="path", fix="Use one path per group, or the same group name as before")
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of the entries so far, all published, once their renames are durable."""
@@ -348,11 +345,9 @@ class CommitLog:
         versions = [version for version in map(_version, self._storage.children(LOG)) if version >= 0]
         # Another writer may have written checkpoints meanwhile, and removed the entries that they cover.
         if versions and min(versions) > 1 and not self._checkpoints():
-            raise PipelineError(
-                f"{self._storage.uri}/{CHECKPOINTS} is missing, and the log begins at entry {min(versions)}",
-                field="path",
-                fix="Bring the folder back, or name another path and reset the group",
-            )
+            problem = f"{self._storage.uri}/{CHECKPOINTS} is missing, and the log begins at entry {min(versions)}"
+            fix = "Bring the folder back, or name another path and reset the group"
+            raise PipelineError(problem, field="path", fix=fix)
 
     def _sweep(self) -> None:
         """Remove folders that can never be committed: the position of a partition is past the folder's start."""

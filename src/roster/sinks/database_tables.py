@@ -266,11 +266,8 @@ def check_existing(
             there = {column["name"]: dict(column) for column in inspector.get_columns(table.name, table.schema)}
         problems += _differences(connection, inspector, wanted, columns, there)
     if problems:
-        raise PipelineError(
-            f"the rows do not fit {table.fullname}: {'; '.join(problems)}",
-            field=name,
-            fix="Change rows or table, or write to another table",
-        )
+        fix = "Change rows or table, or write to another table"
+        raise PipelineError(f"the rows do not fit {table.fullname}: {'; '.join(problems)}", field=name, fix=fix)
     return None if there is None else _limits(connection, wanted, there)
 
 

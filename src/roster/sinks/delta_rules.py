@@ -86,11 +86,8 @@ def missing_columns(table: DeltaTable, given: pa.Schema) -> list[pa.Field]:
     wrong = [name for name in {*types, *own_types} if name in own_types and types.get(name) != own_types[name]]
     wrong += [name for name in missing if not wanted[name]["nullable"] or name in table.metadata().partition_columns]
     if wrong:
-        raise PipelineError(
-            f"the rows and the table differ in {', '.join(sorted({*wrong, *missing}))}",
-            field=_NAME,
-            fix="Give the rows the table's columns, or write to another table",
-        )
+        problem = f"the rows and the table differ in {', '.join(sorted({*wrong, *missing}))}"
+        raise PipelineError(problem, field=_NAME, fix="Give the rows the table's columns, or write to another table")
     for name in missing:
         if computed := [marker for marker in _COMPUTED if marker in wanted[name]["metadata"]]:
             problem = f"the table's column `{name}` is computed by its writers ({computed[0]})"

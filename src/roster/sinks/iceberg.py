@@ -161,11 +161,9 @@ class IcebergSink(TableSink[Table]):
         """Return the columns that partition the table. Raise PipelineError for what this sink cannot compute."""
         fields = table.spec().fields
         if not all(isinstance(field.transform, IdentityTransform) for field in fields):
-            raise PipelineError(
-                f"{self._where} is partitioned by {', '.join(str(field.transform) for field in fields)}",
-                field=self.name,
-                fix="Only identity partitions are written here; add a column, or write with foreach_batch",
-            )
+            problem = f"{self._where} is partitioned by {', '.join(str(field.transform) for field in fields)}"
+            fix = "Only identity partitions are written here; add a column, or write with foreach_batch"
+            raise PipelineError(problem, field=self.name, fix=fix)
         names = tuple(table.schema().find_column_name(field.source_id) or "" for field in fields)
         if inner := [name for name in names if name not in {field.name for field in table.schema().fields}]:
             problem = f"{self._where} is partitioned by {inner[0]}, which is not a column of its own"
@@ -211,11 +209,8 @@ class IcebergSink(TableSink[Table]):
         known: dict[str, list[DataFile]] = {}
         for manifest in manifests:
             if manifest.content == iceberg_manifest.ManifestContent.DELETES:
-                raise PipelineError(
-                    f"{self._where} has delete files",
-                    field=self.name,
-                    fix="Rewrite its data files without (rewrite_data_files), and let others write with copy-on-write",
-                )
+                fix = "Rewrite its data files without (rewrite_data_files), and let others write with copy-on-write"
+                raise PipelineError(f"{self._where} has delete files", field=self.name, fix=fix)
             path = manifest.manifest_path
             known[path] = self._known[path] if path in self._known else self._entries(table, manifest, writer, keys)
         self._known = known
@@ -226,11 +221,8 @@ class IcebergSink(TableSink[Table]):
         entries = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
         names, schema = writer.partition_by, table.schema()
         if names and manifest.partition_spec_id != table.spec().spec_id and entries:
-            raise PipelineError(
-                f"{self._where} has files of an earlier partitioning",
-                field=self.name,
-                fix="Rewrite its data files (rewrite_data_files)",
-            )
+            fix = "Rewrite its data files (rewrite_data_files)"
+            raise PipelineError(f"{self._where} has files of an earlier partitioning", field=self.name, fix=fix)
         statistics: dict[str, pa.Array] = {}
         for number, name in enumerate(names):
             statistics[name] = _column([entry.partition[number] for entry in entries], writer.schema.field(name).type)

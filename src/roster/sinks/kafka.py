@@ -145,11 +145,8 @@ class KafkaSink(BatchSink):
                     described = admin.describe_topic(self._topic).partitions
                     self._partitions = [TopicPartition(self._topic, partition.partition) for partition in described]
         except UnknownTopicError:
-            raise PipelineError(
-                f"there is no topic {self._topic!r}",
-                field="KafkaSink",
-                fix=f"Create it, for example with `roster topics create {self._topic}`",
-            ) from None
+            fix = f"Create it, for example with `roster topics create {self._topic}`"
+            raise PipelineError(f"there is no topic {self._topic!r}", field="KafkaSink", fix=fix) from None
         except AuthorizationError:
             fix = "Grant it WRITE on the topic"
             raise PipelineError(f"this client may not write to {self._topic!r}", field="KafkaSink", fix=fix) from None
@@ -274,11 +271,8 @@ class KafkaSink(BatchSink):
         if self._formats["key"] is not None and "key" not in types:
             raise PipelineError("the rows have no column `key`", field="key", fix="Name the column to be written `key`")
         if self._formats["value"] is None and "value" not in types:
-            raise PipelineError(
-                f"the rows have no column `value` (they have {', '.join(types)})",
-                field="KafkaSink",
-                fix="Name the column to be written `value`",
-            )
+            problem = f"the rows have no column `value` (they have {', '.join(types)})"
+            raise PipelineError(problem, field="KafkaSink", fix="Name the column to be written `value`")
         if "timestamp" in self._columns and "timestamp" not in types:
             raise PipelineError(
                 "the rows have no column `timestamp`", field="keep_timestamps", fix="Keep it up to here"
@@ -290,11 +284,8 @@ class KafkaSink(BatchSink):
         for name, wanted in self._columns.items():
             kind = types.get(name)
             if kind is not None and kind not in (*wanted.split(" or "), "void"):
-                raise PipelineError(
-                    f"column `{name}` is {kind}, and must be {wanted}",
-                    field="KafkaSink",
-                    fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
-                )
+                fix = f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it"
+                raise PipelineError(f"column `{name}` is {kind}, and must be {wanted}", field="KafkaSink", fix=fix)
         if any(self._formats.values()) and schema.json() not in self._encodings:
             fields = arrow_schema(schema)
             value = pa.struct([field for field in fields if field.name not in self._beside])

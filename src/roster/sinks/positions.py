@@ -51,11 +51,8 @@ class PositionedSink(BatchSink):
         Raises PipelineError if the sink cannot take such results.
         """
         if retracts and not self._is_upsert:
-            raise PipelineError(
-                "sessions take earlier results back",
-                field="write",
-                fix=f"Use {self.name}(…, mode='upsert'), KafkaSink, or results='final'",
-            )
+            fix = f"Use {self.name}(…, mode='upsert'), KafkaSink, or results='final'"
+            raise PipelineError("sessions take earlier results back", field="write", fix=fix)
         self._keys = self._keys or tuple(keys)
         if retracts and set(self._keys) != set(keys):
             raise PipelineError(

@@ -23,11 +23,8 @@ class Storage:
         """`path` may be a `file:` URI. Raise PipelineError for any other URI."""
         parts = urlsplit(path)
         if parts.scheme not in {"", "file"}:
-            raise PipelineError(
-                f"{path} is not a local path",
-                field="path",
-                fix="Use DeltaSink or IcebergSink for HDFS and object stores",
-            )
+            fix = "Use DeltaSink or IcebergSink for HDFS and object stores"
+            raise PipelineError(f"{path} is not a local path", field="path", fix=fix)
         # Resolved: `..` of a link is its target's parent.
         self.root = Path(unquote(parts.path) if parts.scheme else path).resolve()
         self.uri = f"file://{self.root.as_posix()}"

@@ -403,20 +403,14 @@ class TableSink(PositionedSink, Generic[Table]):
 
     def _refuse_columns(self, wrong: Sequence[str]) -> NoReturn:
         """Raise PipelineError for columns of the rows that are not the table's."""
-        raise PipelineError(
-            f"the rows and the table differ in {', '.join(wrong)}",
-            field=self.name,
-            fix="Give the rows the table's columns, or write to another table",
-        )
+        fix = "Give the rows the table's columns, or write to another table"
+        raise PipelineError(f"the rows and the table differ in {', '.join(wrong)}", field=self.name, fix=fix)
 
     def _check_partitioning(self, names: tuple[str, ...]) -> None:
         """Raise PipelineError if the table's partition columns are not those asked for."""
         if self._partition_by and self._partition_by != names:
-            raise PipelineError(
-                f"the table is partitioned by {', '.join(names) or 'nothing'}",
-                field="partition_by",
-                fix="Leave it out, or write to another table",
-            )
+            problem = f"the table is partitioned by {', '.join(names) or 'nothing'}"
+            raise PipelineError(problem, field="partition_by", fix="Leave it out, or write to another table")
         self._check_moves(names)
 
     @override
