@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ from roster.state.keys import comparable, encode_keys, is_text, sortable
 from roster.state.rows import is_nested, unpacked
 from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 from roster.state.type_texts import text_of
+
+_TASK = "\0task"
+"""Column of the number of a row's task, where several have their rows in one table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +124,39 @@ def aggregate(
     if in_order:  # as a store in LMDB has them, which then need not sort them for each read and write
         order = pa.array(sorted_places(encoded))
         by_key, encoded = by_key.take(order), encoded.take(order)
-    old = layout.decode(store.multi_get(encoded))
-    new = np.zeros(len(encoded), dtype=layout.memory)
+    return Update(*_merged(layout, keys, by_key, encoded, store.multi_get(encoded)))
+
+
+def aggregate_each(
+    tables: Sequence[pa.Table],
+    stores: Sequence[Store | Snapshot],
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+) -> list[Update]:
+    """Return what `aggregate` returns for each of several tasks: few rows of all cost as much as those of one."""
+    layout = Layout.of(tables[0].schema, keys, aggregates)
+    numbers = pa.array(np.repeat(np.arange(len(tables)), list(map(len, tables))))
+    by_key = grouped(pa.concat_tables(tables).append_column(_TASK, numbers), [_TASK, *keys], layout)
+    tasks = by_key[_TASK].to_numpy()
+    if (np.diff(tasks) < 0).any():  # a key comes later if Arrow finds its hash taken
+        order = np.argsort(tasks, kind="stable")
+        by_key, tasks = by_key.take(order), tasks[order]
+    encoded = large_binary(encode_keys(by_key, keys))
+    ends = np.searchsorted(tasks, np.arange(len(tables) + 1)).tolist()
+    spans = [(begin, end - begin) for begin, end in pairwise(ends)]
+    values = [large_binary(store.multi_get(encoded.slice(*span))) for store, span in zip(stores, spans, strict=True)]
+    results, changes = _merged(layout, keys, by_key, encoded, pa.concat_arrays(values))
+    return [Update(results.slice(*span), changes.slice(*span)) for span in spans]
+
+
+def _merged(
+    layout: Layout, keys: Sequence[str], by_key: pa.Table, encoded: pa.Array, values: Sequence[bytes | None] | pa.Array
+) -> tuple[pa.Table, pa.Table]:
+    """Return results and changes of keys that a batch has rows of. values: of these keys before it."""
+    old, new = layout.decode(values), np.zeros(len(encoded), dtype=layout.memory)
     _merge(layout, by_key, old, new)
     changes = pa.table([encoded.cast(pa.binary()), layout.encode(new).cast(pa.binary())], ["key", "value"])
-    return Update(layout.with_results(by_key.select(list(keys)), new), changes)
+    return layout.with_results(by_key.select(list(keys)), new), changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -721,3 +753,7 @@ class Aggregation:
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""
         return aggregate(table, store, self.keys, self.aggregates)
+
+    def each(self, tables: Sequence[pa.Table], stores: Sequence[Store | Snapshot]) -> list[Update]:
+        """Return the results and changes of several tasks."""
+        return aggregate_each(tables, stores, self.keys, self.aggregates)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -195,11 +196,13 @@ class Outgoing:
         else:
             yield from rows.replace_schema_metadata(None).to_batches()
 
-    def changes(self, update: Update, target: StoreTarget) -> pa.Table:
-        """Return the records of the changelog."""
-        topic, partition = target.changelog
-        keys, values = update.changes["key"], update.changes["value"]
-        return _addressed(keys, values, pa.repeat(pa.scalar(partition, pa.int32()), len(keys)), topic=topic)
+    def changes(self, updates: Sequence[Update], targets: Sequence[StoreTarget]) -> pa.Table:
+        """Return the records of a changelog, of one task or several."""
+        changes = [update.changes for update in updates]
+        numbers = np.array([target.changelog.partition for target in targets], np.int32)
+        whole = pa.concat_tables(changes).combine_chunks()
+        partitions = pa.array(np.repeat(numbers, list(map(len, changes))))
+        return _addressed(whole["key"], whole["value"], partitions, topic=targets[0].changelog.topic)
 
     @staticmethod
     def late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -21,7 +22,7 @@ from roster.state.pending import Pending, WithChanges
 from roster.state.processor.overlay import end_of
 from roster.state.processor.timers import BY_TIME
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
-from roster.state.source_times import without_notices
+from roster.state.source_times import NOTICE, without_notices
 from roster.state.store import Position, Snapshot, Store, Value
 from roster.state.stream_join import TIME_KEYS, has_rows
 from roster.state.table_evolution import Changed
@@ -61,6 +62,8 @@ class Operator(Protocol):
 
 Applies: TypeAlias = Callable[[pa.Table, Snapshot], "Update"]
 """What an operator does with a batch."""
+Processing: TypeAlias = "Generator[Snapshot, Update, tuple[Update, Report]]"
+"""A batch at one store, which waits for what the operator does with its rows."""
 
 
 class Report(NamedTuple):
@@ -109,11 +112,63 @@ def process_batch(
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store keeps the changes pending under the report's token.
 
+    The arguments but `operator` are those of `processing`. Raises as it does, FunctionError for too many bytes, and
+    errors of `operator`.
+    """
+    with contextlib.closing(processing(store, target, definition, rows, inputs, fetch, token, waiting)) as batch:
+        state = next(batch)
+        with told(batch):
+            update = applied(operator, rows, state)
+        return finished(batch, update)
+
+
+def applied(operator: Applies, rows: pa.Table, store: Snapshot) -> Update:
+    """Return the results and changes of rows. Raises FunctionError for too many bytes, and errors of `operator`."""
+    try:
+        return operator(rows, store)
+    except pa.ArrowInvalid as error:
+        if "offset overflow" not in str(error):
+            raise
+        problem = "lower it: a task's rows in one batch have more than 2 GiB of values in one column"
+        raise FunctionError(problem, field="max_offsets_per_batch") from error
+
+
+@contextlib.contextmanager
+def told(batch: Processing) -> Iterator[None]:
+    """Raise errors of reading a state that `processing` has yielded as the store's."""
+    try:
+        yield
+    except Exception as error:
+        batch.throw(error)
+
+
+def finished(batch: Processing, update: Update) -> tuple[Update, Report]:
+    """Give an operator's results and changes to `processing`, and return what it returns."""
+    try:
+        batch.send(update)
+    except StopIteration as end:
+        done: tuple[Update, Report] = end.value
+        return done
+    raise AssertionError("it ends with the results")
+
+
+def processing(
+    store: TaskStore,
+    target: StoreTarget,
+    definition: Definition,
+    rows: pa.Table,
+    inputs: dict[str, int],
+    fetch: Fetch,
+    token: str | None = None,
+    waiting: tuple[bytes, bytes] | None = None,
+) -> Processing:
+    """Yield the state before a batch, for the operator's results and changes; keep the changes and return both.
+
     definition: of the operator's state; entries of an earlier one become entries of this one, if they can. inputs: next
     offset of each input topic after the batch. token: of the attempt, one for all stores of the task; None: a new one.
     waiting: the span of entries for results that are held back.
-    Raises SinkFencedError if the batch does not begin where the state ends, OtherDefinitionError before the operator is
-    called, StateError, FunctionError for too many bytes, and errors of `operator` and `fetch`.
+    Raises SinkFencedError if the batch does not begin where the state ends, OtherDefinitionError before the state is
+    yielded, StateError, and errors of `fetch`.
     """
     began = time.monotonic()
     kept = store.kept if store.kept is not None and store.kept.token == target.token else None
@@ -139,20 +194,15 @@ def process_batch(
         time_keys = (STREAM_TIME_KEY,) if definition.sides is None else TIME_KEYS
         idle = _idle_changes(snapshot, definition, target, rows) if seen is None and target.idle_until else {}
         before_it = WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen
-        try:
-            update = operator(rows, before_it)
-        except pa.ArrowInvalid as error:
-            if "offset overflow" not in str(error):
-                raise
-            problem = "lower it: a task's rows in one batch have more than 2 GiB of values in one column"
-            raise FunctionError(problem, field="max_offsets_per_batch") from error
+        update = yield before_it
         if seen is not None:
             update = replace(update, changes=_rewritten(store, seen, update.changes))
         if idle:
             update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
         said = _said(snapshot if seen is None else seen, update.changes, noted)
-        times = [stream_time_after(snapshot, update.changes, key) for key in time_keys]
+        is_timed = store.is_ordered or NOTICE in rows.column_names
+        times = [stream_time_after(snapshot, update.changes, key) if is_timed else NEVER for key in time_keys]
         update = with_time(update, times, snapshot if seen is None else seen, waiting)
     changed = len(update.changes)
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))

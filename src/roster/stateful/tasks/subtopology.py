@@ -36,6 +36,7 @@ from roster.stateful.tasks.table_join import Rows
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Update
+    from roster.stateful.tasks.catch_up import StoreTarget
 
 RowsOf: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Makes rows of rows."""
@@ -122,6 +123,10 @@ class OperatorNode:
         kept = self.operator.kept
         has_event_timers = kept.get("time_mode") == TimeMode.EVENT.value
         return has_event_timers or not kept.keys().isdisjoint(("window", "session", "time", "times"))
+
+    def target(self, target: StoreTarget) -> StoreTarget:
+        """Return the target of its store in a batch: nothing waits for the time of one that closes nothing."""
+        return target if self.closes else target._replace(idle_until=())
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +38,28 @@ from roster.pipeline.tasks.writer import conformed
 from roster.records.native import HASH, Compiled, kernel
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.state import byte_slices, hash_snapshot
+from roster.state.aggregate import Aggregation, Update
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.source_times import NOTICE
 from roster.state.source_times import labelled as with_labels
-from roster.state.store import NoState
+from roster.state.store import NoState, StoreDamagedError, ValueDamagedError
 from roster.state.stream_join import in_columns
 from roster.stateful.tasks.bad_records import Aside, Steps
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, found_here, process_id, restore_copy
 from roster.stateful.tasks.outgoing import Backlog, Outgoing, Sent, by_split
-from roster.stateful.tasks.processing import Applies, Report, combined, new_token, process_batch
+from roster.stateful.tasks.processing import (
+    Applies,
+    Processing,
+    Report,
+    applied,
+    combined,
+    finished,
+    new_token,
+    process_batch,
+    processing,
+    told,
+)
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.store_location import Place, on_sound
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
@@ -54,8 +68,8 @@ from roster.stateful.tasks.table_join import TableSide, fetch_table, through_tab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roster.state.aggregate import Update
-
+_MOST_TOGETHER, _MOST_AT_ONCE = 10_000, 16
+"""Most offsets of tasks that are processed together, and most of these tasks: their stores are open at once."""
 STORE = "store"
 """The field of errors about what a store has."""
 
@@ -223,7 +237,15 @@ class StatefulTask(PartitionTask):
             if number in self._backlogs and sink is not None and sink.is_labelled
         }
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
-            for of_task in by_task.values():
+            alone = list[list[int]]()
+            for number, of_plan in groupby(by_task, lambda task: task.subtopology):
+                names = list(of_plan)
+                for begin in range(0, len(names), _MOST_AT_ONCE):
+                    tasks = [by_task[name] for name in names[begin : begin + _MOST_AT_ONCE]]
+                    records = self._together(tasks) if self._are_few(tasks, sent.get(number)) else None
+                    alone += tasks if records is None else []
+                    yield from records or ()
+            for of_task in alone:
                 look = Look(self._plan_at(of_task).own_sources)
                 aside = self._aside(of_task)
                 work = self._process if self._plan_at(of_task).nodes else self._pass_on
@@ -340,7 +362,7 @@ class StatefulTask(PartitionTask):
                 aside.note(table)
             reports.append(report)
             parts += [
-                self._outgoing.changes(update, target),
+                self._outgoing.changes([update], [target]),
                 *(() if target.is_paused else self._outgoing.late(update, node)),
             ]
             rows = iter(_ordered(update.results, node.in_order_of).to_batches())
@@ -362,6 +384,57 @@ class StatefulTask(PartitionTask):
                 yield from part.to_batches()
             yield from self._outgoing.table(update.results, plan, look)
 
+    def _are_few(self, tasks: Sequence[Sequence[int]], sent: Sent | None) -> bool:
+        """Return whether these tasks, of one plan, have so few rows for so simple a plan that one call is for all."""
+        plan, splits = self._plan_at(tasks[0]), [self._splits[number] for of_task in tasks for number in of_task]
+        is_simple = len(plan.nodes) == 1 and plan.nodes[0].other is None and plan.repartition_sink is None
+        is_alone = len(tasks) == 1 or self.made is not None or self._config.dead_letters is not None
+        if not is_simple or is_alone or plan.has_sources or sent is not None:
+            return False
+        return sum(split.end - split.start for split in splits) <= _MOST_TOGETHER
+
+    def _together(self, tasks: Sequence[Sequence[int]]) -> list[pa.RecordBatch] | None:
+        """Process several tasks at the same time; return None if each is to be processed alone, which tells why."""
+        plan = self._plan_at(tasks[0])
+        (node,), (operator, columns), look = plan.nodes, plan.at(0), Look(plan.own_sources)
+        kind, names = self._work.stores[node.store], [self._work.task_of(self._splits[of_task[0]]) for of_task in tasks]
+        targets, tables = [self._targets[name][0] for name in names], list[pa.Table]()
+        try:
+            with contextlib.ExitStack() as stack:
+                batches = list[Processing]()
+                for name, target, of_task in zip(names, targets, tasks, strict=True):
+                    rows = self._given(node, columns, self._own_rows(plan, of_task, look, None), of_task, look, None)
+                    tables.append(pa.Table.from_batches(held(rows), schema=columns))
+                    ends = {self._splits[number].topic: self._splits[number].end for number in of_task}
+                    store = stack.enter_context(kind.place.open(str(name)))
+                    batch = processing(store, node.target(target), kind.definition, tables[-1], ends, self._fetch)
+                    batches.append(stack.enter_context(contextlib.closing(batch)))
+                states = [next(batch) for batch in batches]
+                updates = list[Update]()
+                if isinstance(operator, Aggregation):
+                    with told(batches[0]):
+                        updates = operator.each(tables, states)
+                for batch, table, state in zip(batches, tables, states, strict=True) if not updates else ():
+                    with told(batch):
+                        updates.append(applied(operator, table, state))
+                done = [finished(*given) for given in zip(batches, updates, strict=True)]
+        except (StoreDamagedError, ValueDamagedError, OtherDefinitionError):
+            return None
+        if self._reports is not None:
+            self._reports.add({name: (report,) for name, (_, report) in zip(names, done, strict=True)})
+        updates = [update for update, _ in done]
+        written = [(update, target) for update, target in zip(updates, targets, strict=True) if not target.is_paused]
+        sent = [update for update, target in written if not target.is_replay]
+        parts = [self._outgoing.changes(updates, targets)]
+        parts += [part for update, _ in written for part in self._outgoing.late(update, node)]
+        parts += [part for update in sent for part in self._outgoing.retracted(update, node)]
+        records = [batch for part in parts for batch in part.to_batches()]
+        if sent:
+            results = pa.concat_tables([update.results for update in sent]).combine_chunks()
+            records += self._outgoing.table(results, plan, look)
+        self._looked(tasks[0][0], look)
+        return records
+
     def _note_framed(self, task: TaskId, topic: RepartitionTopic, sent: Sent | None) -> None:
         """Note what the task would send, if Spark makes the rows."""
         if topic.is_framed and self.framed is not None and sent is not None:
@@ -371,8 +444,7 @@ class StatefulTask(PartitionTask):
         self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any
     ) -> tuple[Update, Report]:
         """Apply an operator to a batch at a task's store; `rest` are the other arguments of `process_batch`."""
-        kind = self._work.stores[node.store]
-        target = target if node.closes else target._replace(idle_until=())
+        kind, target = self._work.stores[node.store], node.target(target)
         with kind.place.open(str(task)) as store:
             try:
                 return on_sound(store, partial(process_batch, store, target, operator, kind.definition, *rest))
