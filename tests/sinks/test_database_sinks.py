@@ -21,7 +21,9 @@ from pyspark.sql import types as T
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.records.produce import WriteError
 from roster.sinks import database
+from roster.sinks.database_tables import PositionsTable
 from roster.sinks.tasks import database as writing
+from roster.sinks.tasks import sql_engine
 from roster.spark import DatabaseSink, PipelineError, PostgresSink, SinkFencedError
 from tests.examples_tried import examples
 from tests.real.realparts.databases import PASSWORD, MariaDb, Postgres, running
@@ -713,6 +715,44 @@ def test_a_commit_whose_answer_is_lost_counts_once(place: Place, monkeypatch: py
     assert place.orders() == plain({0: 10})
     with pytest.raises(SinkFencedError):
         sink.commit(written, of)
+
+
+@pytest.mark.parametrize("place", KINDS[1:], indirect=True)
+def test_a_writer_that_stands_still_in_its_transaction_holds_up_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver freezes with the positions locked: the one in its place writes, and the frozen one is fenced."""
+    monkeypatch.setattr(sql_engine, "LOCK_SECONDS", 1)
+    frozen, other = (opened(place.sink(timeout_ms=20_000), T0, member=name) for name in ("frozen", "other"))
+    store(frozen, {T0: (0, 5)})
+    of = batch({T0: (5, 10)})
+    written, fenced = uncommitted(frozen, of), list[str]()
+    stands_still, goes_on, move = threading.Event(), threading.Event(), PositionsTable.store
+
+    def standing_still(*given: Any) -> None:
+        if threading.current_thread() is driver and not stands_still.is_set():
+            stands_still.set()
+            assert goes_on.wait(60)
+        move(*given)
+
+    def commit() -> None:
+        try:
+            frozen.commit(written, of)
+        except SinkFencedError as error:
+            fenced.append(str(error))
+
+    monkeypatch.setattr(PositionsTable, "store", standing_still)
+    driver = threading.Thread(target=commit)
+    driver.start()
+    try:
+        assert stands_still.wait(60)
+        store(other, {T0: (5, 10)})
+    finally:
+        goes_on.set()
+        driver.join()
+    assert place.orders() == plain({0: 10})
+    assert ["t-0 stands at 10, not at 5" in text for text in fenced] == [True]
+    assert place.tables() == ["orders", "roster_positions"]
 
 
 def test_staging_whose_creation_was_not_answered_is_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

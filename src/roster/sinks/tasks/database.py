@@ -38,8 +38,8 @@ _HELD_BYTES = 8 << 20
 """Bytes of rows that a task sends at once."""
 _LONGEST_ERROR = 300
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_PASSING_STATES = ("08", "40", "53", "57", "55P03")
-"""What SQLSTATE begins with: connection, rollback by the server, resources, an operator's intervention, a lock."""
+_PASSING_STATES = ("08", "25P03", "40", "53", "57", "55P03")
+"""What SQLSTATE begins with: connection, silence, rollback by the server, resources, an operator, a lock."""
 _PASSING_CODES = frozenset({0, 1040, 1053, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 """MariaDB's: too many connections, shutdown, locks, no connection."""
 _CHECK_FAILED = 4025

@@ -13,7 +13,9 @@ from roster.sinks.tasks.sql_values import final_error
 
 _CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""After which a statement that waits for a lock fails, and is tried again."""
+"""After which a statement that waits for a lock fails and is tried again, and a server ends a transaction in which
+nothing is asked: a driver that is frozen would hold its locks, and hold up the one in its place, for ever.
+"""
 PATIENCE = {
     "connect_timeout": str(_CONNECT_SECONDS),
     "keepalives_idle": "30",
@@ -25,18 +27,29 @@ _LARGE_BYTES, _STATEMENT_BYTES = 200_000, 16_384
 """Bytes of rows that are checked for a packet's limit; bytes of a statement without its values."""
 _ESCAPED = [bytes([code]) for code in b"\0\n\r\x1a\"'\\"]
 """What takes two bytes in a statement."""
-_STRICT = (
-    # Without them a text that is too long is cut off, and a number out of range, and 0, replaced by another.
-    "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO')",
-    f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
-)
-_SETTINGS = {**dict.fromkeys(MYSQL, _STRICT), "postgresql": (f"SET lock_timeout = '{LOCK_SECONDS}s'",)}
+
+
+def _settings(name: str, seconds: int) -> tuple[str, ...]:
+    """Return the statements that begin a session of a kind of database."""
+    if name == "postgresql":
+        return (f"SET lock_timeout = '{seconds}s'", f"SET idle_in_transaction_session_timeout = '{seconds}s'")
+    if name not in MYSQL:
+        return ()
+    return (
+        # Without them a text that is too long is cut off, and a number out of range, and 0, replaced by another.
+        "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO')",
+        (
+            f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
+            f" /*M!100300 , idle_transaction_timeout = {seconds} */"  # for MySQL a comment
+        ),
+    )
 
 
 def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     """Return an engine with one connection. Raises ModuleNotFoundError without the driver, and ArgumentError."""
     url = sa.make_url(address)
     name = url.get_backend_name()
+    settings = _settings(name, LOCK_SECONDS)
     arguments: dict[str, object] = {}
     if name == "postgresql":
         arguments = dict(PATIENCE)
@@ -45,7 +58,7 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
     elif name == "sqlite":
         arguments = {"timeout": LOCK_SECONDS}
     arguments = {key: value for key, value in arguments.items() if key not in url.query}
-    options: dict[str, object] = {"isolation_level": "READ COMMITTED"} if name in _SETTINGS else {}
+    options: dict[str, object] = {"isolation_level": "READ COMMITTED"} if settings else {}
     engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments, **options)
 
     @sa.event.listens_for(engine, "connect")
@@ -53,9 +66,9 @@ def engine_of(address: str | sa.URL, timeout: float) -> sa.Engine:
         if name == "sqlite":
             connection.isolation_level = None  # the module would begin where it thinks fit
             connection.execute("PRAGMA foreign_keys = ON")  # as in other databases
-        if name in _SETTINGS:
+        if settings:
             with connection.cursor() as cursor:
-                for statement in _SETTINGS[name]:
+                for statement in settings:
                     cursor.execute(statement)
             connection.commit()
 
