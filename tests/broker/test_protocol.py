@@ -91,6 +91,20 @@ def test_api_versions_lists_every_request_the_broker_serves(client: RawClient, v
     assert offered == {int(key): versions.high for key, versions in SERVED.items()}
 
 
+def test_a_client_that_means_another_broker_is_told_so(broker: Broker, client: RawClient) -> None:
+    """KIP-1242: an address may come to be that of another cluster, or of another broker of this one."""
+    told = client.ask(DescribeClusterRequest(), 0)
+    (node,) = told.brokers
+    for cluster, number, code in (
+        (told.cluster_id, node.broker_id, ErrorCode.NONE),
+        (told.cluster_id, node.broker_id + 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("another", node.broker_id, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (None, node.broker_id + 1, ErrorCode.NONE),
+    ):
+        answer = client.ask(ApiVersionsRequest(cluster_id=cluster, node_id=number), 5)
+        assert (answer.error_code, not answer.api_keys) == (code, code != ErrorCode.NONE)
+
+
 def test_every_request_offered_has_a_handler() -> None:
     from roster.broker.dispatch import HANDLERS
 

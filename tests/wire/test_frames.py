@@ -64,8 +64,8 @@ def test_an_unsupported_api_versions_version_is_answered_in_v0():
         decode_request(newer)
     assert refusal.value.header == RequestHeader(ApiKey.API_VERSIONS, 9, 1, "c")
     answer = encode_response(frames.unsupported_api_versions(), 0, 1)
-    assert answer[4:].hex() == "00000001002300000001001200000004"
-    for asked in (0, 3, 4):
+    assert answer[4:].hex() == "00000001002300000001001200000005"
+    for asked in (0, 3, 4, 5):
         _, read = decode_response(ApiVersionsResponse, asked, answer[4:])
         assert read == frames.unsupported_api_versions()
 

@@ -21,7 +21,7 @@ from roster.security.begin_login import TokenError, begin_login
 from roster.security.login import Login
 from roster.security.tls import cut_off, is_cut_off, is_tls_alert, tls_context, tls_problem
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
-from roster.wire.frames import decode_response, encode_request
+from roster.wire.frames import FIRST_API_VERSIONS, decode_response, encode_request
 from roster.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -175,7 +175,7 @@ class Connection:
 
     async def _agree(self, timeout: float) -> None:
         request = ApiVersionsRequest(client_software_name=SOFTWARE[0], client_software_version=SOFTWARE[1])
-        version = API_VERSIONS[ApiKey.API_VERSIONS].high
+        version = FIRST_API_VERSIONS
         response = await self._request(request, version, timeout)
         assert isinstance(response, ApiVersionsResponse)  # decoded as such
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:

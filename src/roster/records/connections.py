@@ -20,7 +20,7 @@ from roster.model import Address
 from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
 from roster.security.begin_login import TokenError, begin_login
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
-from roster.wire.frames import decode_response, encode_request
+from roster.wire.frames import FIRST_API_VERSIONS, decode_response, encode_request
 from roster.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -221,7 +221,7 @@ class Connections:
         sock, others = _begin_to_connect(others)
         connection = _Connection(broker, address, self._client_id, self._security, sock, others)
         software = ApiVersionsRequest(client_software_name="roster", client_software_version=__version__)
-        connection.ask(software, API_VERSIONS[ApiKey.API_VERSIONS].high)
+        connection.ask(software, FIRST_API_VERSIONS)
         self._connections[connection.key] = connection
         self._selector.register(sock, connection.events(), connection)
         return connection

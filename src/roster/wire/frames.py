@@ -245,6 +245,8 @@ def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
     return correlation_id, message
 
 
+FIRST_API_VERSIONS = 4
+"""The version of ApiVersions that clients ask in. Brokers before Kafka 4.4 refuse 5, which takes another round trip."""
 _UNSUPPORTED = Packing(">h").pack(ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -42,7 +42,13 @@ _BY_TOPIC_ID_SINCE = 12
 
 
 async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
-    """Return the supported versions of every request, and that transactions are of version 2."""
+    """Return the supported versions of every request, and that transactions are of version 2.
+
+    A client that means to reach another broker, whose address this one has now, is told so (KIP-1242).
+    """
+    meant = (call.message.cluster_id, call.message.node_id)
+    if meant[0] is not None and meant != (services.meta.cluster_id, services.config.node_id):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     level = TRANSACTION_VERSION_LEVEL
     return ApiVersionsResponse(
         api_keys=advertised(SERVED),

@@ -5,14 +5,19 @@ from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, 
 from roster.wire.codec.table import Message, Struct
 
 
-class ApiVersionsRequest(Message, key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):
-    """The first request on a connection: asks which requests and versions the broker serves (KIP-35, KIP-511)."""
+class ApiVersionsRequest(Message, key=ApiKey.API_VERSIONS, versions="0-5", flexible="3+"):
+    """The first request on a connection: asks which requests and versions the broker serves (KIP-35, KIP-511).
+
+    v5 and up may name the broker that the client means to reach (KIP-1242).
+    """
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)
+    cluster_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = int32("5+", default=-1, ignorable=True)
 
 
-class ApiVersionsResponse(Message, key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Message, key=ApiKey.API_VERSIONS, versions="0-5", flexible="3+"):
     """Version ranges by api key; always sent with response header v0."""
 
     class ApiVersion(Struct):

@@ -114,18 +114,19 @@ class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE,
     groups: list[Group] = array(Group)
 
 
-class DeleteGroupsRequest(Message, key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+class DeleteGroupsRequest(Message, key=ApiKey.DELETE_GROUPS, versions="0-3", flexible="2+"):
     """Delete empty groups."""
 
     groups_names: list[str] = array(string())
 
 
-class DeleteGroupsResponse(Message, key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+class DeleteGroupsResponse(Message, key=ApiKey.DELETE_GROUPS, versions="0-3", flexible="2+"):
     """One result per group."""
 
     class Result(Struct):
         group_id: str = string()
         error_code: int = int16()
+        error_message: str | None = string("3+", nullable="3+", default=None, ignorable=True)
 
     throttle_time_ms: int = int32()
     results: list[Result] = array(Result)
