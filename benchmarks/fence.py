@@ -1,21 +1,25 @@
 """Two drivers of one identity: one is frozen at work, another takes its place, and the first goes on.
 
     python -m benchmarks fence
-    python -m benchmarks.fence [--broker roster|apache|HOST:PORT] [--engine roster|spark ...] [--rounds 5] [--seed 1]
+    python -m benchmarks.fence [--broker roster|apache|HOST:PORT] [--engine roster|spark|delta|... ...] [--rounds 5]
+        [--seed 1]
 
 Each driver counts orders by shop from one topic into another. `roster` is the program of deploy/kubernetes, each driver
 with the same `group.instance.id` and a disk of its own; `spark` is the same query in Structured Streaming, each driver
-with the same checkpoint. In a round orders come while the first driver stands still, from a moment in its batches on
+with the same checkpoint. `parquet`, `delta`, `iceberg`, `postgres` and `mariadb` are pipelines of Roster that append
+each order to such a table. In a round orders come while the first driver stands still, from a moment in its batches on
 (SIGSTOP to Python, JVM and workers), and the second starts. The first goes on when the second has no more to do.
 
-Results are read at `read_committed`. `again`: results whose count of orders a result of that shop had before. `older`:
-results with fewer orders than one before. `wrong`: shops whose last result is not the plain count at the end of a
-round, added up. `ended`: exit codes of the frozen drivers; `-` lives on.
+Results are read at `read_committed`, of a table in its newest snapshot. `again`: results whose count of orders a result
+of that shop had before; in a table, rows of an order that has one. `older`: results with fewer orders than one before.
+`wrong`: shops whose last result is not the plain count at the end of a round, added up. `ended`: exit codes of the
+frozen drivers; `-` lives on.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -38,14 +42,19 @@ from benchmarks.pipeline import broker
 from roster.client import Admin
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
+from tests.real.realparts.databases import MariaDb, Postgres, asking
 
-PROGRAM = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes" / "application" / "totals.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes" / "program" / "totals.py"
 ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
+TABLES = ("parquet", "delta", "iceberg", "postgres", "mariadb")
+SERVERS = {"postgres": Postgres, "mariadb": MariaDb}
 PATIENCE = 400.0
 
 
 class Orders(Beside):
-    """Sends orders of random shops until it is left; `sent` is the plain count."""
+    """Sends orders of random shops, with a number each, until it is left; `sent` is the plain count."""
+
+    numbers = itertools.count()
 
     def __init__(self, bootstrap: str, chance: random.Random, sent: Counter[str]) -> None:
         super().__init__()
@@ -61,7 +70,9 @@ class Orders(Beside):
         while not self._ended.wait(0.02):
             for _ in range(20):
                 shop = f"shop {self._chance.randrange(SHOPS)}"
-                self._producer.produce(ORDERS, json.dumps({"shop": shop, "price": 2.5}), shop)
+                self._producer.produce(
+                    ORDERS, json.dumps({"shop": shop, "price": 2.5, "number": next(self.numbers)}), shop
+                )
                 self._sent[shop] += 1
             self._producer.poll(0)
 
@@ -100,15 +111,56 @@ class Results:
         self._consumer.close()
 
 
+class Rows(Results):
+    """What a table has."""
+
+    def __init__(self, kind: str, place: str) -> None:
+        self._kind, self._place = kind, place
+        self.last: Counter[str] = Counter()
+        self.again = self.older = 0
+
+    @override
+    def read(self, seconds: float) -> None:
+        time.sleep(seconds)
+        rows = self._rows()
+        self.last = Counter(dict(rows).values())
+        self.again = len(rows) - self.last.total()
+
+    def _rows(self) -> list[tuple[int, str]]:
+        """Number and shop of each row; none before there is a table."""
+        import pyarrow.dataset  # noqa: PLC0415
+        from deltalake import DeltaTable  # noqa: PLC0415
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+
+        if self._kind in SERVERS:
+            with asking(self._place).connect() as connection:
+                return [(row[0], row[1]) for row in connection.exec_driver_sql("select number, shop from orders_in")]
+        if self._kind == "parquet":
+            table = pyarrow.dataset.dataset(self._place).to_table()
+        elif self._kind == "delta":
+            table = DeltaTable(self._place).to_pyarrow_table()
+        else:
+            table = load_catalog("default", **catalog(self._place)).load_table("fence.orders_in").scan().to_arrow()
+        return list(zip(table["number"].to_pylist(), table["shop"].to_pylist(), strict=True))
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+def catalog(folder: str) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+
+
 class Driver:
     """One driver with all that it starts, in a process group of its own."""
 
-    def __init__(self, engine: str, bootstrap: str, folder: Path, number: int) -> None:
+    def __init__(self, engine: str, bootstrap: str, folder: Path, number: int, place: str) -> None:
         self._log = folder / f"{engine}-{number}.log"
         (port,) = free_ports(1)
         command = [sys.executable, str(PROGRAM)]
-        if engine == "spark":
-            command = [sys.executable, "-m", "benchmarks.fence", "--checkpoint", str(folder / "checkpoint"), bootstrap]
+        if engine != "roster":
+            command = [sys.executable, "-m", "benchmarks.fence", f"--{engine}-driver", place, bootstrap]
         given = {"BOOTSTRAP": bootstrap, "SPARK_MASTER": "local[2]", "STATE_DIR": str(folder / f"disk-{number}")}
         given |= {"HTTP": f"127.0.0.1:{port}", "POD_NAME": "totals-0"}
         with self._log.open("w") as log:
@@ -146,8 +198,10 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: rand
     sent: Counter[str] = Counter()
     ended: list[str] = []
     wrong, said = 0, ""
-    drivers = [Driver(engine, bootstrap, folder, 0)]
-    with closing(Results(bootstrap)) as results:
+    server = SERVERS[engine]() if engine in SERVERS else None
+    place = server.create() if server else str(folder / engine)
+    drivers = [Driver(engine, bootstrap, folder, 0, place)]
+    with closing(Rows(engine, place) if engine in TABLES else Results(bootstrap)) as results:
         try:
             with Orders(bootstrap, chance, sent):
                 time.sleep(1)
@@ -157,7 +211,7 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: rand
                     time.sleep(2 + 2 * chance.random())  # a moment anywhere in a batch
                     frozen = drivers[-1]
                     frozen.freeze()
-                    drivers.append(Driver(engine, bootstrap, folder, number))
+                    drivers.append(Driver(engine, bootstrap, folder, number, place))
                     time.sleep(10)
                 results.reach(sent, drivers[-1])
                 frozen.thaw()
@@ -173,6 +227,8 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: rand
         finally:
             for driver in drivers:
                 kill_tree(driver.process)
+            if server:
+                server.stop()
     return f"{engine:8}{rounds:6}{results.again:8}{results.older:8}{wrong:8}   {' '.join(ended)}"
 
 
@@ -202,11 +258,42 @@ def structured_streaming(bootstrap: str, checkpoint: str) -> None:
     query.awaitTermination()
 
 
+def append(kind: str, bootstrap: str, place: str) -> None:
+    """Append each order to a table, as the program of deploy/kubernetes counts them."""
+    from roster.client import FencedInstanceError  # noqa: PLC0415
+    from roster.spark import (  # noqa: PLC0415
+        DatabaseSink,
+        DeltaSink,
+        IcebergSink,
+        ParquetSink,
+        Pipeline,
+        PostgresSink,
+        session,
+    )
+
+    spark = session("fence", "local[2]")
+    sinks = {
+        "parquet": lambda: ParquetSink(place),
+        "delta": lambda: DeltaSink(place),
+        "iceberg": lambda: IcebergSink("fence.orders_in", catalog(place)),
+        "postgres": lambda: PostgresSink(place, "orders_in"),
+        "mariadb": lambda: DatabaseSink(place, "orders_in"),
+    }
+    pipeline = Pipeline(spark, bootstrap, "rows", ORDERS, consumer={"group.instance.id": "rows-0"}, max_batch_ms=30_000)
+    try:
+        pipeline.json_columns("shop string, number long").write(sinks[kind]()).run()
+    except FencedInstanceError as error:
+        print(f"this driver has been replaced: {error}", file=sys.stderr)
+        sys.exit(3)
+    finally:
+        spark.stop()
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run the engines that are named, one after the other, each on a broker of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="roster")
-    parser.add_argument("--engine", action="append", choices=("roster", "spark"))
+    parser.add_argument("--engine", action="append", choices=("roster", "spark", *TABLES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(words)
@@ -226,7 +313,8 @@ def run(*, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--checkpoint"]:
-        structured_streaming(sys.argv[3], sys.argv[2])
+    if len(sys.argv) == 4 and sys.argv[1].endswith("-driver"):
+        kind = sys.argv[1].removeprefix("--").removesuffix("-driver")
+        structured_streaming(sys.argv[3], sys.argv[2]) if kind == "spark" else append(kind, sys.argv[3], sys.argv[2])
     else:
         main()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -30,10 +31,11 @@ from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
-PROGRAM = DEPLOY / "application" / "totals.py"
+PROGRAM = DEPLOY / "program" / "totals.py"
 PAGE = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-kubernetes.md"
 OF_THE_API = {"apps/v1", "v1", "policy/v1"}
 ROUNDS = int(os.environ.get("ROSTER_FENCE_ROUNDS", "1"))
+TEXT, SOME = {"type": "string"}, {"type": "integer", "minimum": 1}
 DEFAULTS = declared(GroupMemberOptions)
 STEPS = ("commit", "write", "begin", "committed")
 """Where a driver is frozen, in turns: with results written, before them, before the transaction, behind it."""
@@ -42,7 +44,8 @@ STEPS = ("commit", "write", "begin", "committed")
 def manifests() -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in sorted(DEPLOY.rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
-            yield path.relative_to(DEPLOY), document
+            if "kind" in document:  # else it configures Kustomize
+                yield path.relative_to(DEPLOY), document
 
 
 def check(manifest: dict[str, Any]) -> None:
@@ -74,12 +77,115 @@ def test_what_the_api_refuses_is_found(change: Any, field: str) -> None:
         check(manifest)
 
 
+def fields(required: str, **known: Any) -> dict[str, Any]:
+    """The schema of an object with these fields and no others."""
+    return {"type": "object", "required": required.split(), "properties": known, "additionalProperties": False}
+
+
+def many(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": item}
+
+
+OPERATORS = {
+    "ScaledObject": fields(
+        "scaleTargetRef triggers",
+        scaleTargetRef=fields("name", kind=TEXT, name=TEXT),
+        minReplicaCount={"type": "integer", "minimum": 0},
+        maxReplicaCount=SOME,
+        cooldownPeriod=SOME,
+        triggers=many(
+            fields(
+                "type metadata",
+                type={"const": "kafka"},
+                metadata=fields(
+                    "bootstrapServers consumerGroup",
+                    bootstrapServers=TEXT,
+                    consumerGroup=TEXT,
+                    topic=TEXT,
+                    lagThreshold=TEXT,
+                ),
+            )
+        ),
+    ),
+    "SparkApplication": fields(
+        "type sparkVersion mainApplicationFile driver executor",
+        type={"enum": ["Java", "Python", "R", "Scala"]},
+        pythonVersion={"enum": ["2", "3"]},
+        mode={"enum": ["cluster", "client"]},
+        sparkVersion=TEXT,
+        image=TEXT,
+        mainApplicationFile=TEXT,
+        restartPolicy=fields(
+            "type",
+            type={"enum": ["Never", "Always", "OnFailure"]},
+            onFailureRetryInterval=SOME,
+            onSubmissionFailureRetryInterval=SOME,
+        ),
+        driver=fields(
+            "",
+            cores=SOME,
+            memory=TEXT,
+            terminationGracePeriodSeconds=SOME,
+            env=many(fields("name", name=TEXT, value=TEXT)),
+            configMaps=many(fields("name path", name=TEXT, path=TEXT)),
+        ),
+        executor=fields("", instances=SOME),
+    ),
+}
+"""The fields in use, as KEDA (v1alpha1) and Kubeflow's Spark operator (v1beta2) document them."""
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    (found,) = [manifest for _, manifest in manifests() if manifest["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_manifests_of_operators_have_the_fields_that_these_document(kind: str) -> None:
+    jsonschema.validate(of_kind(kind)["spec"], OPERATORS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("SparkApplication", lambda spec: spec["executor"].update(instances=0)),
+        ("SparkApplication", lambda spec: spec.pop("executor")),
+        ("SparkApplication", lambda spec: spec.update(pythonVersion=3)),
+        ("ScaledObject", lambda spec: spec["triggers"][0]["metadata"].update(lagThreshold=50)),
+        ("ScaledObject", lambda spec: spec.update(minReplicas=2)),
+    ],
+)
+def test_what_an_operator_refuses_is_found(kind: str, change: Any) -> None:
+    spec = of_kind(kind)["spec"]
+    change(spec)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(spec, OPERATORS[kind])
+
+
 def test_kustomizations_name_files_that_exist() -> None:
     for path, manifest in manifests():
         if manifest["kind"] == "Kustomization":
             files = [name for generated in manifest.get("configMapGenerator", ()) for name in generated["files"]]
-            for name in [*manifest["resources"], *files]:
+            for name in [*manifest.get("resources", ()), *manifest.get("configurations", ()), *files]:
                 assert (DEPLOY / path.parent / name).exists(), (path, name)
+
+
+def test_each_user_of_the_program_gets_it_by_its_generated_name() -> None:
+    """The name has a hash, which Kustomize puts where it knows a ConfigMap to be named: in what is built together."""
+    (generated,) = yaml.safe_load((DEPLOY / "program" / "kustomization.yaml").read_text())["configMapGenerator"]
+    names = yaml.safe_load((DEPLOY / "spark-operator" / "names.yaml").read_text())["nameReference"]
+    assert names == [
+        {
+            "kind": "ConfigMap",
+            "version": "v1",
+            "fieldSpecs": [{"kind": "SparkApplication", "path": "spec/driver/configMaps/name"}],
+        }
+    ]
+    (mounted,) = of_kind("SparkApplication")["spec"]["driver"]["configMaps"]
+    (volume,) = stateful_set()["spec"]["template"]["spec"]["volumes"]
+    assert {mounted["name"], volume["configMap"]["name"]} == {generated["name"]}
+    for folder in ("application", "spark-operator"):
+        assert "../program" in yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text())["resources"]
 
 
 def stateful_set() -> dict[str, Any]:
@@ -141,6 +247,8 @@ def test_what_scales_and_protects_it_names_it() -> None:
     assert read["bootstrapServers"] == settings()["BOOTSTRAP"]
     driver = found["SparkApplication"]["spec"]["driver"]
     assert {entry["name"] for entry in driver["env"]} == settings().keys()
+    pod = stateful_set()["spec"]["template"]["spec"]
+    assert driver["terminationGracePeriodSeconds"] == pod["terminationGracePeriodSeconds"]
 
 
 class Pod:
