@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from roster._json import JsonObject
 from roster.broker.errors import BrokerStartError
@@ -200,7 +199,7 @@ class BrokerConfig:
         if problem := problem_of(self) or problem_of(self.log):
             raise BrokerStartError(problem)
 
-    def with_settings(self, settings: Mapping[str, Any]) -> BrokerConfig:
+    def with_settings(self, settings: Mapping[str, object]) -> BrokerConfig:
         """Return the configuration with fields of its own or of its parts replaced; all names differ.
 
         Raises:

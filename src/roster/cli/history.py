@@ -7,7 +7,7 @@ import signal
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -242,7 +242,7 @@ def _assignors(context: click.Context, option: click.Parameter, value: str) -> l
     callback=_assignors,
     help="Names, or MODULE:ATTRIBUTE of assignors of your own that executors can import.",
 )
-def replay(folder: str, to: str, assignors: list[Any]) -> None:
+def replay(folder: str, to: str, assignors: list[str | Assignor]) -> None:
     """Replay every recorded rebalance of all groups with each assignor, as one Spark job.
 
     An assignor goes on from its own last plan, and has rounds of its own. FOLDER gets a row for each rebalance and

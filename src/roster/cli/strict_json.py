@@ -5,7 +5,7 @@ object a value lies, and a user of `roster plan` has to find one member among hu
 """
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 
 class InputError(ValueError):
@@ -50,7 +50,7 @@ class _Fields(list[tuple[str, object]]):
     """An object with every field it has, names that stand twice too."""
 
 
-def _refuse(constant: str) -> Any:
+def _refuse(constant: str) -> NoReturn:
     raise _FoundError(constant)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine.interfaces import ReflectedColumn
 
 from roster.model import TopicPartition
 from roster.pipeline.errors import PipelineError
@@ -44,8 +45,8 @@ class PositionsTable:
     """The next offset of each partition that a group has written to a table, and the id of the last commit."""
 
     def __init__(self, dialect: str, namespace: str | None, of_table: str, group: str) -> None:
-        text: Any = sa.Text()
-        name: Any = sa.String(64)
+        text: sa.types.TypeEngine[str] = sa.Text()
+        name: sa.types.TypeEngine[str] = sa.String(64)
         if dialect in MYSQL:
             text, name = (mysql.VARCHAR(size, collation=EXACT_COLLATIONS[dialect]) for size in (249, 64))
         elif dialect not in ("postgresql", "sqlite"):
@@ -189,7 +190,7 @@ class Layout:
         # SQLite's tables may ask to ignore what breaks a constraint, or to replace it.
         return insert.prefix_with("OR ABORT", dialect="sqlite").from_select(self.schema.names, rows)
 
-    def _values(self, rows: sa.FromClause) -> list[Any]:
+    def _values(self, rows: sa.FromClause) -> list[sa.ColumnElement[object]]:
         """Return the columns of staging as the table's; JSON came as text."""
         return [
             sa.cast(rows.c[field.name], self.table.c[field.name].type)
@@ -263,7 +264,7 @@ def check_existing(
     inspector, table, problems, there = sa.inspect(connection), wanted.table, _engines(connection, wanted), None
     if inspector.has_table(table.name, table.schema):
         with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
-            there = {column["name"]: dict(column) for column in inspector.get_columns(table.name, table.schema)}
+            there = {column["name"]: column for column in inspector.get_columns(table.name, table.schema)}
         problems += _differences(connection, inspector, wanted, columns, there)
     if problems:
         fix = "Change rows or table, or write to another table"
@@ -271,7 +272,7 @@ def check_existing(
     return None if there is None else _limits(connection, wanted, there)
 
 
-def _limits(connection: sa.Connection, wanted: Layout, there: Mapping[str, Mapping[str, Any]]) -> dict[str, Limit]:
+def _limits(connection: sa.Connection, wanted: Layout, there: Mapping[str, ReflectedColumn]) -> dict[str, Limit]:
     is_mysql, numbered = wanted.dialect in MYSQL, set[str]()
     if wanted.dialect == "sqlite":
         numbered = {name for (name,) in _queried(connection, _ROW_NUMBERS, wanted)}
@@ -292,7 +293,7 @@ def _differences(
     inspector: sa.Inspector,
     wanted: Layout,
     columns: StructType,
-    given: Mapping[str, Mapping[str, Any]],
+    given: Mapping[str, ReflectedColumn],
 ) -> list[str]:
     problems, exact = [], "varchar or varbinary" if wanted.dialect in MYSQL else "text"
     for field, column in zip(wanted.schema, columns.fields, strict=True):
@@ -317,7 +318,7 @@ def _differences(
     return problems
 
 
-def _is_needed(column: Mapping[str, Any]) -> bool:
+def _is_needed(column: ReflectedColumn) -> bool:
     has_value = column.get("default") is not None or column.get("identity") or column.get("computed")
     return not (column["nullable"] or has_value or column.get("autoincrement") is True)
 

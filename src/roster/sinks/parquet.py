@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -121,8 +121,7 @@ def _codec(spark: SparkSession, compression: str | None) -> str:
 
 
 def _setting(spark: SparkSession, name: str) -> str:
-    value: Any = spark.conf.get(name)
-    return str(value)
+    return str(spark.conf.get(name))
 
 
 def _is_plain(kind: DataType) -> bool:

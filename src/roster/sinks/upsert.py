@@ -228,7 +228,7 @@ class Merge:
     refused: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
     """Why rows are not among the updates, by task and row."""
     _found: dict[str, _Found] = field(default_factory=dict)
-    _written: dict[Any, list[WrittenFile]] = field(default_factory=dict)
+    _written: dict[tuple[tuple[str, ...], bytes], list[WrittenFile]] = field(default_factory=dict)
 
     def over(self, files: Sequence[DataFile]) -> tuple[list[WrittenFile], list[DataFile]]:
         """Return the files to add to a version with these files, and those to remove."""
