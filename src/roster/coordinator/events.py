@@ -1,4 +1,4 @@
-"""Events, timers and effects of the group coordinator: with `roster.coordinator_common.events`, its interface."""
+"""Events, timers and effects of the group coordinator: with `roster.coordinator_common`, its interface."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -10,8 +10,7 @@ from enum import Enum
 from roster.coordinator.config import CoordinatorConfig
 from roster.coordinator.events import Effects, TimerEffect
 from roster.coordinator.group import Group
-from roster.coordinator_common.events import Reply
-from roster.coordinator_common.pending_writes import PendingWrites
+from roster.coordinator_common import PendingWrites, Reply
 from roster.wire import ErrorCode, Message
 from roster.wire.offsets_topic import partition_of
 

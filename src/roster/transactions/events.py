@@ -1,4 +1,4 @@
-"""Events, timers and effects of the transaction coordinator: with `coordinator_common.events`, its interface."""
+"""Events, timers and effects of the transaction coordinator: with `coordinator_common`, its interface."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
