@@ -28,7 +28,8 @@ from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclP
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.frames import RequestHeader
 from roster.wire.messages import AlterUserScramCredentialsRequest, ProduceRequest, ProduceResponse
-from roster.wire.sasl import SaslError, Scram, ScramCredential, ScramServer, read_plain
+from roster.wire.sasl.mechanism import SaslError
+from roster.wire.sasl.scram import Scram, ScramCredential, ScramServer, read_plain
 from tests.examples_tried import examples
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -11,7 +11,7 @@ from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode
 from roster.wire import messages as m
-from roster.wire.sasl import Scram
+from roster.wire.sasl.scram import Scram
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 from tests.broker.secured import MECHANISMS, PASSWORDS, secured_broker

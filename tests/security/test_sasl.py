@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramException, ScramMechanism
 
-from roster.wire.sasl import Bearer, Plain, SaslError, Scram
+from roster.wire.sasl.mechanism import Bearer, Plain, SaslError
+from roster.wire.sasl.scram import Scram
 from tests.examples_tried import examples
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"

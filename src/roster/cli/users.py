@@ -13,7 +13,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, yes_option
 from roster.cli.output import print_json, print_table
-from roster.wire.sasl import MECHANISM_NUMBERS
+from roster.wire.sasl.scram import MECHANISM_NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from roster.wire.messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from roster.wire.sasl import DEFAULT_ITERATIONS, MECHANISM_NUMBERS, SALT_BYTES, salted_password
+from roster.wire.sasl.scram import DEFAULT_ITERATIONS, MECHANISM_NUMBERS, SALT_BYTES, salted_password
 
 
 class SecurityAdmin(OnLoop):

@@ -15,7 +15,8 @@ from roster.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from roster.wire.sasl import Bearer, Mechanism, Plain, SaslError, Scram
+from roster.wire.sasl.mechanism import Bearer, Mechanism, Plain, SaslError
+from roster.wire.sasl.scram import Scram
 
 if TYPE_CHECKING:
     from roster.security.settings import Security

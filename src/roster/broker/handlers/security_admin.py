@@ -29,7 +29,8 @@ from roster.wire.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from roster.wire.sasl import LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS, SaslError, ScramCredential
+from roster.wire.sasl.mechanism import SaslError
+from roster.wire.sasl.scram import LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS, ScramCredential
 
 MAX_ACLS = 100_000
 MAX_USERS = 100_000

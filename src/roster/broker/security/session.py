@@ -21,7 +21,8 @@ from roster.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from roster.wire.sasl import DEFAULT_ITERATIONS, SALT_BYTES, SaslError, ScramCredential, ScramServer, read_plain
+from roster.wire.sasl.mechanism import SaslError
+from roster.wire.sasl.scram import DEFAULT_ITERATIONS, SALT_BYTES, ScramCredential, ScramServer, read_plain
 
 Find = Callable[[str, str], ScramCredential | None]
 """Returns the credential for a mechanism and a user."""

@@ -13,7 +13,7 @@ from roster._json import JsonObject
 from roster.broker.checked_json import encode_checked, read_checked
 from roster.broker.errors import BrokerStartError
 from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from roster.wire.sasl import DEFAULT_ITERATIONS, HASHES, SALT_BYTES, ScramCredential
+from roster.wire.sasl.scram import DEFAULT_ITERATIONS, HASHES, SALT_BYTES, ScramCredential
 
 FILE = "security.json"
 FORMAT = 1
