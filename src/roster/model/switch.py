@@ -160,16 +160,25 @@ def step(
     complete = len(theirs) == len(positions)
     match own.results:
         case Results.WRITES:
-            return _step_of_writer(group, own, positions, request, peer)
+            if request is None or request.source != group or not _is_awaited(request.switch, positions, peer):
+                return Step(own, {})
+            handed_over = replace(own, results=Results.HANDED_OVER, switch=request.switch, peer=request.target)
+            return Step(handed_over, positions)
+        case Results.HANDED_OVER if complete and all(partition.standing.took == own.switch for partition in theirs):
+            return Step(replace(own, results=Results.PAUSED), positions)
         case Results.HANDED_OVER:
-            if complete and all(partition.standing.took == own.switch for partition in theirs):
-                return Step(replace(own, results=Results.PAUSED), positions)
             is_given_up = complete and not any(_waits(partition, own.switch) for partition in theirs)
             if is_given_up or (request is not None and not theirs):
                 return Step(replace(own, results=Results.WRITES), {})
             return Step(own, positions)
+        case Results.WAITS if request is None or request.switch != own.switch:
+            return Step(replace(own, results=Results.PAUSED), positions)
         case Results.WAITS:
-            return _step_of_waiting(group, own, positions, request, peer)
+            handed = [p for p in positions if p in peer and _is_handed(peer[p].standing, own.switch, group)]
+            ends = {p: peer[p].offset for p in handed}
+            if ends == dict(positions):
+                return Step(replace(own, results=Results.WRITES, took=own.switch), {})
+            return Step(own, ends if len(ends) == len(positions) else positions)
     if (
         complete
         and request is not None
@@ -183,36 +192,9 @@ def step(
     )
 
 
-def _step_of_writer(
-    group: str,
-    own: Standing,
-    positions: Mapping[TopicPartition, int],
-    request: Request | None,
-    peer: Mapping[TopicPartition, Seen],
-) -> Step:
-    is_source = request is not None and request.source == group
-    if request is None or not is_source:
-        return Step(own, {})
-    if all(p in peer and _waits(peer[p], request.switch) and peer[p].offset <= positions[p] for p in positions):
-        return Step(replace(own, results=Results.HANDED_OVER, switch=request.switch, peer=request.target), positions)
-    return Step(own, {})
-
-
-def _step_of_waiting(
-    group: str,
-    own: Standing,
-    positions: Mapping[TopicPartition, int],
-    request: Request | None,
-    peer: Mapping[TopicPartition, Seen],
-) -> Step:
-    if request is None or request.switch != own.switch:
-        return Step(replace(own, results=Results.PAUSED), positions)
-    if not all(p in peer and _is_handed(peer[p].standing, own.switch, group) for p in positions):
-        return Step(own, positions)
-    ends = {p: peer[p].offset for p in positions}
-    if ends == dict(positions):
-        return Step(replace(own, results=Results.WRITES, took=own.switch), {})
-    return Step(own, ends)
+def _is_awaited(switch: str, positions: Mapping[TopicPartition, int], peer: Mapping[TopicPartition, Seen]) -> bool:
+    """Return True if the other group waits everywhere, and has gone no further."""
+    return all(p in peer and _waits(peer[p], switch) and peer[p].offset <= offset for p, offset in positions.items())
 
 
 def _is_handed(standing: Standing, switch: str, to: str) -> bool:
