@@ -101,22 +101,33 @@ class Coordinator:
         self._rt = Runtime(config, new_id, is_connected)
         self.unreadable_records = 0
         """Number of records skipped while loading because they could not be decoded."""
-        self._event_handlers: dict[type, Callable[[Any], None]] = {
-            RequestReceived: self._request_received,
-            TimerExpired: self._timer_expired,
-            WriteCompleted: self._write_completed,
-            PartitionLoading: self._partition_loading,
-            PartitionLoaded: self._partition_loaded,
-            PartitionUnloaded: self._partition_unloaded,
-            TopicsDeleted: self._topics_deleted,
-            TransactionEnded: self._transaction_ended,
-        }
 
     def step(self, event: Event, now: int) -> Effects:
         """Handle one event at monotonic time `now` (ms, never decreasing); return the effects for the shell."""
-        self._rt.now = now
-        self._event_handlers[type(event)](event)
-        return self._rt.take_effects()
+        rt = self._rt
+        rt.now, rt.wall_ms = now, getattr(event, "wall_ms", rt.wall_ms)
+        match event:
+            case RequestReceived():
+                response = REQUEST_HANDLERS[type(event.message)](rt, event, event.message)
+                if response is not None:
+                    rt.replies.append(Reply(event.token, response))
+            case TimerExpired():
+                self._timer_expired(event.name)
+            case WriteCompleted():
+                rt.writes.complete(event.id, event.error)
+            case TransactionEnded():
+                end_transaction(rt, event.partition, event.end)
+            case TopicsDeleted():
+                topics_deleted(rt, event.topics)
+            case PartitionLoaded():
+                self._load(event.partition, event.records)
+            case PartitionLoading():
+                self._unload(event.partition)
+                rt.partitions[event.partition] = PartitionStatus.LOADING
+            case PartitionUnloaded():
+                self._unload(event.partition)
+                rt.partitions.pop(event.partition, None)
+        return rt.take_effects()
 
     def heartbeat(self, request: HeartbeatRequest, now: int) -> tuple[ErrorCode, Sequence[TimerEffect]]:
         """Handle a heartbeat as `step` does; return its error code and timers, as it has no other effects."""
@@ -145,57 +156,30 @@ class Coordinator:
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def _request_received(self, event: RequestReceived) -> None:
-        self._rt.wall_ms = event.wall_ms
-        response = REQUEST_HANDLERS[type(event.message)](self._rt, event, event.message)
-        if response is not None:
-            self._rt.replies.append(Reply(event.token, response))
-
-    def _timer_expired(self, event: TimerExpired[TimerName]) -> None:
-        rt = self._rt
-        rt.wall_ms = event.wall_ms
-        if event.name.kind is TimerKind.OFFSET_EXPIRATION:
-            self._expire_offsets(event.name.partition)
-            return
-        group = rt.groups.get(event.name.group_id)
-        if group is not None:
-            TIMER_HANDLERS[event.name.kind](GroupContext(rt, group), event.name)
+    def _timer_expired(self, name: TimerName) -> None:
+        if name.kind is TimerKind.OFFSET_EXPIRATION:
+            self._expire_offsets(name.partition)
+        elif group := self._rt.groups.get(name.group_id):
+            TIMER_HANDLERS[name.kind](GroupContext(self._rt, group), name)
 
     def _expire_offsets(self, partition: int) -> None:
         if self._rt.partitions.get(partition) is PartitionStatus.ACTIVE:
             expire_offsets(self._rt, partition)
             self._schedule_expiration(partition)
 
-    def _write_completed(self, event: WriteCompleted) -> None:
-        self._rt.wall_ms = event.wall_ms
-        self._rt.writes.complete(event.id, event.error)
-
-    def _topics_deleted(self, event: TopicsDeleted) -> None:
-        self._rt.wall_ms = event.wall_ms
-        topics_deleted(self._rt, event.topics)
-
-    def _transaction_ended(self, event: TransactionEnded) -> None:
-        self._rt.wall_ms = event.wall_ms
-        end_transaction(self._rt, event.partition, event.end)
-
     # -- loading and unloading -----------------------------------------------------------------------------------
 
-    def _partition_loading(self, event: PartitionLoading) -> None:
-        self._unload(event.partition)
-        self._rt.partitions[event.partition] = PartitionStatus.LOADING
-
-    def _partition_loaded(self, event: PartitionLoaded[LoadedRecord]) -> None:
+    def _load(self, partition: int, records: Sequence[LoadedRecord]) -> None:
         rt = self._rt
-        rt.wall_ms = event.wall_ms
-        self._unload(event.partition)
-        replay = Replay(event.partition)
-        replay.apply_all(event.records)
+        self._unload(partition)
+        replay = Replay(partition)
+        replay.apply_all(records)
         self.unreadable_records += replay.unreadable
-        rt.partitions[event.partition] = PartitionStatus.ACTIVE
+        rt.partitions[partition] = PartitionStatus.ACTIVE
         rt.groups.update(replay.groups)
         for group in replay.groups.values():
             for producer_id in group.pending_offsets:
-                rt.in_transaction.setdefault((event.partition, producer_id), set()).add(group.group_id)
+                rt.in_transaction.setdefault((partition, producer_id), set()).add(group.group_id)
             ctx = GroupContext(rt, group)
             for member in group.members.values():
                 ctx.renew_session(member)
@@ -203,11 +187,7 @@ class Coordinator:
                 schedule_sync_phase_end(ctx)
             if len(group.members) > rt.config.max_group_size:
                 prepare_rebalance(ctx)
-        self._schedule_expiration(event.partition)
-
-    def _partition_unloaded(self, event: PartitionUnloaded) -> None:
-        self._unload(event.partition)
-        self._rt.partitions.pop(event.partition, None)
+        self._schedule_expiration(partition)
 
     def _unload(self, partition: int) -> None:
         """Answer every parked request of the partition NOT_COORDINATOR and drop its groups."""

@@ -1,7 +1,7 @@
 """The transaction coordinator: one `step` per event, dispatched to the module of the request or timer."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from roster.coordinator_common import (
@@ -69,23 +69,32 @@ class TransactionCoordinator:
         self._rt = Runtime(config)
         self.unreadable_records = 0
         """Number of records skipped while loading because they could not be decoded."""
-        self._event_handlers: dict[type, Callable[[Any], None]] = {
-            RequestReceived: self._request_received,
-            AddPartitions: self._add_partitions,
-            ProducerIdGiven: self._producer_id_given,
-            MarkersWritten: self._markers_written,
-            TimerExpired: self._timer_expired,
-            WriteCompleted: self._write_completed,
-            PartitionLoading: self._partition_loading,
-            PartitionLoaded: self._partition_loaded,
-            PartitionUnloaded: self._partition_unloaded,
-        }
 
     def step(self, event: Event, now: int) -> Effects:
         """Handle one event at monotonic time `now` (ms, never decreasing); return the effects for the shell."""
         self._rt.now = now
         self._rt.wall_ms = getattr(event, "wall_ms", self._rt.wall_ms)
-        self._event_handlers[type(event)](event)
+        match event:
+            case RequestReceived():
+                REQUEST_HANDLERS[type(event.message)](self._rt, event, event.message)
+            case AddPartitions():
+                add_or_verify(self._rt, event)
+            case ProducerIdGiven():
+                self._rt.producer_id_given(event.number, event.producer_id)
+            case MarkersWritten():
+                self._markers_written(event)
+            case TimerExpired():
+                self._timer_expired(event.name)
+            case WriteCompleted():
+                self._rt.writes.complete(event.id, event.error)
+            case PartitionLoaded():
+                self._load(event.partition, event.records)
+            case PartitionLoading():
+                self._unload(event.partition)
+                self._rt.loaded[event.partition] = False
+            case PartitionUnloaded():
+                self._unload(event.partition)
+                self._rt.loaded.pop(event.partition, None)
         return self._rt.take_effects()
 
     def transaction(self, transactional_id: str) -> Transaction | None:
@@ -98,15 +107,6 @@ class TransactionCoordinator:
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def _request_received(self, event: RequestReceived) -> None:
-        REQUEST_HANDLERS[type(event.message)](self._rt, event, event.message)
-
-    def _add_partitions(self, event: AddPartitions) -> None:
-        add_or_verify(self._rt, event)
-
-    def _producer_id_given(self, event: ProducerIdGiven) -> None:
-        self._rt.producer_id_given(event.number, event.producer_id)
-
     def _markers_written(self, event: MarkersWritten) -> None:
         transaction = self._rt.transactions.get(event.transactional_id)
         if transaction is None or transaction.pending is not None:
@@ -116,13 +116,9 @@ class TransactionCoordinator:
         if current.state.is_prepared and written_for == (current.producer_id, current.producer_epoch):
             self._rt.complete(transaction)
 
-    def _write_completed(self, event: WriteCompleted) -> None:
-        self._rt.writes.complete(event.id, event.error)
-
     # -- timers --------------------------------------------------------------------------------------------------
 
-    def _timer_expired(self, event: TimerExpired[TimerName]) -> None:
-        name = event.name
+    def _timer_expired(self, name: TimerName) -> None:
         if name.kind is TimerKind.ID_EXPIRATION:
             self._expire_ids(name.partition)
             return
@@ -176,17 +172,13 @@ class TransactionCoordinator:
 
     # -- loading and unloading -----------------------------------------------------------------------------------
 
-    def _partition_loading(self, event: PartitionLoading) -> None:
-        self._unload(event.partition)
-        self._rt.loaded[event.partition] = False
-
-    def _partition_loaded(self, event: PartitionLoaded[LogRecord]) -> None:
+    def _load(self, partition: int, stored: Sequence[LogRecord]) -> None:
         """Take over the ids of a partition: complete prepared transactions, and set timers for open ones."""
         rt = self._rt
-        self._unload(event.partition)
-        transactions, unreadable = records.replay(event.partition, event.records)
+        self._unload(partition)
+        transactions, unreadable = records.replay(partition, stored)
         self.unreadable_records += unreadable
-        rt.loaded[event.partition] = True
+        rt.loaded[partition] = True
         rt.transactions.update(transactions)
         for transaction in transactions.values():
             current = transaction.current
@@ -196,11 +188,7 @@ class TransactionCoordinator:
                 left = min(current.started_ms + current.timeout_ms - rt.wall_ms, current.timeout_ms)
                 name = TimerName(TimerKind.TRANSACTION_TIMEOUT, transaction.transactional_id)
                 rt.set_timer(name, rt.now + max(left, GRACE_MS))
-        self._schedule_expiration(event.partition)
-
-    def _partition_unloaded(self, event: PartitionUnloaded) -> None:
-        self._unload(event.partition)
-        self._rt.loaded.pop(event.partition, None)
+        self._schedule_expiration(partition)
 
     def _unload(self, partition: int) -> None:
         """Drop the transactional ids of a partition; answer their open requests with NOT_COORDINATOR."""
