@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from roster.coordinator.config import CoordinatorConfig
@@ -300,7 +301,7 @@ def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> Non
     group = ctx.group
     member = group.members[group.instances[join.instance_id or ""]]
     old_leader = group.leader_id
-    before = ReplacedMember(member)
+    before = replace(member)
     topics = group.topics_of(member)
     ctx.fail_join(member, ErrorCode.FENCED_INSTANCE_ID, member.member_id)
     ctx.complete_sync(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -318,27 +319,16 @@ def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> Non
             maybe_complete_join_phase(ctx)
 
 
-class ReplacedMember:
-    """Identity and settings of a static member before its replacement."""
-
-    def __init__(self, member: Member) -> None:
-        self.member_id = member.member_id
-        self.client_id = member.client_id
-        self.client_host = member.client_host
-        self.protocols = member.protocols
-        self.session_timeout_ms = member.session_timeout_ms
-        self.rebalance_timeout_ms = member.rebalance_timeout_ms
-
-    def restore(self, ctx: GroupContext, member: Member) -> None:
-        """Undo the replacement."""
-        ctx.end_session(member)
-        ctx.group.replace_member_id(member, self.member_id)
-        ctx.group.update_member(member, self.protocols, self.session_timeout_ms, self.rebalance_timeout_ms)
-        member.client_id, member.client_host = self.client_id, self.client_host
-        ctx.renew_session(member)
+def undo_replacement(ctx: GroupContext, member: Member, before: Member) -> None:
+    """Give a static member back its identity and settings from `before`."""
+    ctx.end_session(member)
+    ctx.group.replace_member_id(member, before.member_id)
+    ctx.group.update_member(member, before.protocols, before.session_timeout_ms, before.rebalance_timeout_ms)
+    member.client_id, member.client_host = before.client_id, before.client_host
+    ctx.renew_session(member)
 
 
-def keep_generation(ctx: GroupContext, member: Member, before: ReplacedMember, old_leader: str | None) -> None:
+def keep_generation(ctx: GroupContext, member: Member, before: Member, old_leader: str | None) -> None:
     """Store the new member id, then answer with the current generation; the other members are not affected."""
     group = ctx.group
     call = member.parked_join
@@ -351,7 +341,7 @@ def keep_generation(ctx: GroupContext, member: Member, before: ReplacedMember, o
         if parked is None:
             return
         if error:
-            before.restore(ctx, member)
+            undo_replacement(ctx, member, before)
             ctx.rt.replies.append(Reply(parked.token, join_error(parked, error)))
             return
         ctx.renew_session(member)
