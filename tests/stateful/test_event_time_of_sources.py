@@ -35,10 +35,10 @@ from roster.state.sessions import SessionAggregation
 from roster.state.source_times import SourceTimes
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
-from roster.state.stream_join import TIME_KEYS, StreamJoin, in_columns
+from roster.state.stream_join import IS_OTHER, OTHER, TIME_KEYS, StreamJoin, in_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful import held_times, input_backlog
-from roster.stateful.input_backlog import InputBacklog
+from roster.stateful.input_backlog import InputBacklog, input_backlogs
 from roster.stateful.tasks import subtopology
 from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.operator_steps import Around, innermost, with_function
@@ -286,10 +286,53 @@ def plans_of(chain: Sequence[Any], *, is_mapped: bool = False, topics: int = 1) 
     return labelled(plans)
 
 
-class App(dict[int, InputBacklog]):
+@dataclass(frozen=True)
+class OfSide(Around):
+    """First rows as those of one side of a join, with the columns of both."""
+
+    is_other: bool = False
+
+    def __call__(self, table: pa.Table, store: Any, /) -> Any:
+        update = self.operator(table, store)
+        key, time = (update.results[name] for name in COLUMNS.names)
+        is_other = pa.array([self.is_other] * len(key), pa.bool_())
+        other_time = time if self.is_other else pa.nulls(len(key), TIME)
+        return replace(update, results=pa.table([key, time, other_time, is_other], BOTH))
+
+
+BOTH = pa.schema([*COLUMNS, pa.field(f"{OTHER}s", TIME), pa.field(IS_OTHER, pa.bool_())])
+TREES: dict[str, Any] = {
+    "first rows and others, final": WINDOWS,
+    "first rows and others, updates": UPDATES,
+    "first rows, join": replace(JOIN, times=("t", "t")),
+    "first rows, outer": replace(OUTER, times=("t", "t")),
+}
+"""First rows of a topic, and the other one as it is or its first rows, in front of an operator."""
+
+
+def tree_of(operator: Any) -> tuple[SubtopologyPlan, ...]:
+    """The plans of a tree of `TREES`."""
+    is_join, reads = isinstance(operator, StreamJoin), Subtopology(0, INPUTS)
+    firsts = [Subtopology(number, (f"to-{number}",), (f"s{number}",)) for number in ((1, 2) if is_join else (1,))]
+    last, columns = len(firsts) + 1, BOTH if is_join else COLUMNS
+    before = (*firsts, *([] if is_join else [reads]))
+    last_topic = RepartitionTopic(before[0], f"to-{last}", ("k",), columns, None, PARTITIONS, others=before[1:])
+    topics = [RepartitionTopic(reads, of.sources[0], ("k",), COLUMNS, None, PARTITIONS) for of in firsts]
+    sinks = (*topics, *([] if is_join else [last_topic]))
+    plans = [SubtopologyPlan(reads, (), None, sinks[0], branches=tuple((name,) for name in INPUTS), branch_sinks=sinks)]
+    for number, (of, topic) in enumerate(zip(firsts, topics, strict=True)):
+        first = OfSide(FIRST, bool(number)) if is_join else FIRST
+        plans.append(SubtopologyPlan(of, (OperatorNode(first, COLUMNS, of.stores[0]),), topic, last_topic))
+    sides = tuple((topic.topic,) for topic in topics) if is_join else ()
+    node = OperatorNode(operator, columns, f"s{last}", sides=sides)
+    plans.append(SubtopologyPlan(Subtopology(last, (last_topic.topic,), (node.store,)), (node,), last_topic))
+    return labelled(plans)
+
+
+class App(dict[tuple[int, str], InputBacklog]):
     """An application: its looks at inputs, and its copies of stores, each with its place in the changelog."""
 
-    def __init__(self, backlogs: dict[int, InputBacklog]) -> None:
+    def __init__(self, backlogs: dict[tuple[int, str], InputBacklog]) -> None:
         super().__init__(backlogs)
         self.copies: dict[tuple[str, int], tuple[int, dict[bytes, bytes]]] = {}
 
@@ -311,6 +354,7 @@ class World:
         topics: int = 1,
         is_live: bool = False,
         is_quiet: bool = False,
+        plans: tuple[SubtopologyPlan, ...] = (),
     ) -> None:
         """topics: how many the logs are dealt to, one after the other. is_live: rows come while others are read.
 
@@ -328,7 +372,7 @@ class World:
             log.clear()
         self.rng, self.logs, self.clock, self.is_mapped = rng, logs, 0.0, is_mapped
         self.is_quiet = is_quiet
-        self.plans = plans_of(chain, is_mapped=is_mapped, topics=topics)
+        self.plans = plans or plans_of(chain, is_mapped=is_mapped, topics=topics)
         self.topics: dict[TopicPartition, list[Any]] = {
             TopicPartition(INPUTS[number % topics], number // topics): log for number, log in enumerate(logs)
         }
@@ -349,16 +393,7 @@ class World:
             end_offsets=lambda of: {at: len(self.topics[at]) for at in of},
             group_offsets=lambda _, of, stable: {at: SimpleNamespace(offset=self.committed[at]) for at in of},
         )
-        backlogs = {
-            plan.subtopology.number: InputBacklog(
-                *(admin, "g", plan.subtopology.sources, plan.sources_at, lambda: self.clock),
-                is_sent=plan.is_labelling,
-                is_of_tasks=plan.repartition_source is not None,
-            )
-            for plan in self.plans
-            if plan.is_labelling or plan.is_by_split
-        }
-        return App(backlogs)
+        return App(input_backlogs(self.plans, admin, "g", lambda: self.clock))
 
     def store(self, app: App, place: tuple[str, int]) -> Any:
         """An application's copy of a store, which has caught up; now and then it is restored from the beginning."""
@@ -381,10 +416,10 @@ class World:
             begin = self.committed[at]
             ranges[at] = Range(begin, min(len(self.topics[at]), begin + self.rng.randint(1, most)))
         batch = Batch(0, Owner("g", 1, "m"), ranges)
-        backlogs = {number: backlog.before(batch) for number, backlog in app.items()}
+        backlogs = {key: backlog.before(batch) for key, backlog in app.items()}
         return app, batch, backlogs
 
-    def work(self, app: App, batch: Batch, backlogs: dict[int, Any]) -> None:
+    def work(self, app: App, batch: Batch, backlogs: dict[tuple[int, str], Any]) -> None:
         """Run a planned batch and commit it."""
         by_task: dict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
         for at in batch.ranges:
@@ -393,16 +428,21 @@ class World:
         times = dict[int, int]()
         changes: list[tuple[tuple[str, int], Any]] = []
         for tasks in self._dealt(list(by_task)):
+            sinks = {(number, sink.topic): sink for number, plan in enumerate(self.plans) for sink in plan.sinks}
             sent = {
-                number: Sent(self.plans[number].repartition_sink, backlog)  # type: ignore[arg-type]
-                for number, backlog in backlogs.items()
-                if backlog is not None and self.plans[number].is_labelling
+                key: Sent(sinks[key], backlog)
+                for key, backlog in backlogs.items()
+                if backlog is not None and key in sinks and sinks[key].is_labelled
             }
             records = list[Any]()
             for number, partition in tasks:
-                spans = {at: batch.ranges[at] for at in by_task[number, partition]}
-                of = app, sent.get(number), backlogs.get(number)
-                records += self._process(self.plans[number], partition, spans, of, changes)
+                for branch in range(len(self.plans[number].branch_sinks) or 1):
+                    plan = self.plans[number].at_branch(branch)
+                    topics = plan.branches[branch] if plan.branches else plan.subtopology.sources
+                    spans = {at: batch.ranges[at] for at in by_task[number, partition] if at.topic in topics}
+                    key = number, "" if plan.repartition_sink is None else plan.repartition_sink.topic
+                    of = app, sent.get(key), backlogs.get(key)
+                    records += self._process(plan, partition, spans, of, changes, branch)
             for each in sent.values():
                 records += each.notices()
                 times |= {clock.source: clock.time for clock in each.clocks if clock.time is not None}
@@ -433,13 +473,14 @@ class World:
         spans: dict[TopicPartition, Range],
         of: tuple[App, Sent | None, Any],
         changes: list[Any],
+        branch: int = 0,
     ) -> list[Any]:
         app, sent, backlog = of
         outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
         own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
         if not plan.nodes:
             for at, span in own.items():
-                clock = None if sent is None else sent.clock(plan.source_at(at))
+                clock = None if sent is None else sent.clock(plan.source_at(at, branch))
                 records += outgoing.rows(iter(self._rows(plan, at, span)), plan, look, sent, clock)
             return records
         rows = [batch for at, span in own.items() for batch in self._rows(plan, at, span)]
@@ -458,7 +499,7 @@ class World:
             store = self.store(app, (node.store, partition))
             update = operator(pa.Table.from_batches(rows, columns), store)
             assert set(update.results.column_names).isdisjoint({"\0at", "\0of"})
-            time_keys = (STREAM_TIME_KEY,) if node.other is None else TIME_KEYS
+            time_keys = (STREAM_TIME_KEY,) if node.other is None and not node.sides else TIME_KEYS
             times = [stream_time_after(store, update.changes, key) for key in time_keys]
             update = with_time(update, times, store, node.waiting)
             self._check_late(node, update)
@@ -786,6 +827,47 @@ def chain_problem(
     )
 
 
+def tree_problem(rng: random.Random, name: str, delay: int = GRACE, **options: Any) -> str:
+    """How a run of a tree of operators differs from the plain computation, "" if it does not."""
+    operator = TREES[name]
+    logs = logs_of(rng, delay, 4)
+    is_join, size, grace = isinstance(operator, StreamJoin), SIZE, LONG if operator is UPDATES else GRACE
+    first = [kept(log, 0) for log in logs[::2]]
+    others = [kept(log, 0) if is_join else kept(log, size, grace) for log in logs[1::2]]
+    late = sum(map(len, logs)) - sum(map(len, [*first, *others]))
+    firsts, rest = sorted({row for log in first for row in log}), [row for log in others for row in log]
+    world = World(rng, logs, (), topics=2, plans=tree_of(operator), **options)
+    if is_join:
+        wanted, columns = pairs(firsts, sorted({*rest}), is_outer=operator.keeps_all), ("k", "t", "s")
+    else:
+        windows = Counter((key, window_of(time)) for key, time in [*firsts, *rest])
+        wanted, columns = Counter((*place, n) for place, n in windows.items()), PLACED
+    world.run()
+    rows = [tuple(seconds(each[column]) for column in columns) for each in world.results]
+    rows = [row for row in rows if row[0] not in ENDS]
+    if operator is UPDATES:
+        rows = [(*place, n) for place, n in {row[:2]: row[2] for row in sorted(rows)}.items()]
+    return (
+        "" if (Counter(rows), world.late.total()) == (wanted, late) else f"{Counter(rows)} {wanted} {world.late} {late}"
+    )
+
+
+@pytest.mark.parametrize("name", TREES)
+@given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, LONG + 5]))
+@settings(max_examples=examples(5, quick=1))
+def test_several_sub_topologies_in_front_of_one_have_each_their_times(name: str, seed: int, delay: int) -> None:
+    assert tree_problem(random.Random(seed), name, delay) == ""
+
+
+@pytest.mark.parametrize("name", ["first rows and others, final", "first rows, join"])
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(5))
+def test_rows_of_several_sub_topologies_that_come_while_others_are_read_are_not_late(name: str, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_backlog, "_FEW", 0)
+        assert tree_problem(random.Random(seed), name, is_live=True) == ""
+
+
 @pytest.mark.parametrize("name", CHAINS)
 @given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, LONG + 5]), topics=st.sampled_from([1, 2]))
 @settings(max_examples=examples(5, quick=1))
@@ -965,6 +1047,13 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fa
     assert any(problems)
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["first rows and others, final", "first rows, join"])
+def test_a_sender_that_knows_nothing_of_others_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(input_backlog, "beside", lambda *_: ())
+    assert any(tree_problem(random.Random(seed), name) for seed in range(60))
+
+
 @pytest.mark.parametrize("name", ["repartition, final", "repartition, repartition, final", "repartition, table, final"])
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=examples(20))
@@ -982,7 +1071,7 @@ def test_many_rows_wait_for_those_that_came_to_another_partition_a_moment_ago(co
     world.logs[0] += [("a", 500)] * count
     world.rng.randint = lambda _, most: most  # type: ignore[method-assign]
     _, _, backlogs = world.plan([first], count, world.apps[0])
-    assert backlogs[0].behind == ((world.plans[0].source_at(second),) if is_held else ())
+    assert backlogs[0, "to-1"].behind == ((world.plans[0].source_at(second),) if is_held else ())
 
 
 def test_rows_of_a_release_without_labels_go_by_their_largest_time() -> None:

@@ -270,7 +270,8 @@ def _check_state_dir(spark: SparkSession, options: Options) -> None:
 
 def _check_repartitioned(declared: Declared) -> None:
     """Raise PipelineError if nothing uses the key of the last repartitioning."""
-    if declared.last.by is not None and not declared.last.operators and not declared.last.tables:
+    last = declared.last
+    if last.by is not None and last.by.keys and not last.operators and not last.tables:
         raise PipelineError(
             "nothing behind it has state or joins a table, so no row needs to move",
             field=REPARTITION,
@@ -286,32 +287,46 @@ def subtopology_plans(
     `options` name its input topics. columns: of rows after the first steps. records: columns of the input records.
     Raises PipelineError for operators that do not fit.
     """
-    sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # patterns were refused earlier
-    plans: list[SubtopologyPlan] = []
-    arriving: RepartitionTopic | None = None
-    behind = list(declared.operators)
+    plans, leaving, behind = list[SubtopologyPlan](), list[tuple[int, RepartitionTopic]](), list(declared.operators)
     for number, plan in enumerate(declared.subtopologies):
         nodes: list[OperatorNode] = []
-        tables, columns = _joined(plan, columns)
+        arriving = _arriving([topic for reader, topic in leaving if reader == number])
+        sources: tuple[str, ...] = options.topics if arriving is None else (arriving.topic,)  # type: ignore[assignment] # patterns were refused earlier
+        tables, columns = _joined(plan, plan.given or columns)
         for operator in plan.operators:
             behind.pop(0)
             node, columns = _node(operator, columns, records, behind)
-            nodes.append(node)
+            names = tuple(tuple(_name_of(source, plans) for source in side) for side in operator.stateful.sides)
+            nodes.append(replace(node, sides=names))
         others = [node.other.topic for node in nodes if node.other is not None]
         subtopology = Subtopology(number, (*sources, *others), [node.store for node in nodes])
-        leaving = None
-        if plan is not declared.last:
-            leaving, columns = _repartition(options.group, subtopology, declared.subtopologies[number + 1], columns)
+        sinks, made = list[RepartitionTopic](), columns
+        for reader in (plan.into or (number + 1,)) if plan is not declared.last else ():
+            following = declared.subtopologies[reader]
+            sink, columns = _repartition(options.group, subtopology, following, following.given or made)
             if plan.operators and (by_spark := _by_spark(plan.operators[-1])) is not None:
                 delay = None if by_spark.delay is None else microseconds(by_spark.delay)
-                leaving = replace(leaving, is_framed=True, delay=delay)
-            sources = (leaving.topic,)
-        plans.append(SubtopologyPlan(subtopology, tuple(nodes), arriving, leaving, tables, branches=plan.branches))
-        arriving = leaving
+                sink = replace(sink, is_framed=True, delay=delay)
+            sinks.append(sink)
+            leaving.append((reader, sink))
+        parts = subtopology, tuple(nodes), arriving, next(iter(sinks), None), tables
+        branch_sinks = tuple(sinks) if plan.branches and plan.into else ()
+        plans.append(SubtopologyPlan(*parts, branches=plan.branches, branch_sinks=branch_sinks))
     _check_names(columns)
     if not declared.has_own_results:
         check_keys(plans[-1].result_keys, columns.names)
     return tuple(plans)
+
+
+def _arriving(topics: Sequence[RepartitionTopic]) -> RepartitionTopic | None:
+    """Return the topic that a sub-topology reads, as each of those that write it has it; None for the input."""
+    writers = tuple({topic.before.number: topic.before for topic in topics}.values())
+    return replace(topics[0], others=writers[1:]) if topics else None
+
+
+def _name_of(source: str | int, plans: Sequence[SubtopologyPlan]) -> str:
+    """Return the name of sources: their own, or that of a sub-topology's tasks."""
+    return source if isinstance(source, str) else min(plans[source].own_sources)
 
 
 def _node(
@@ -337,7 +352,7 @@ def _node(
         times = (getattr(operator.stateful.operator, "time_column", None) for operator in behind)
         sortable = {field.name for field in results if not pa.types.is_nested(field.type)}
         order = next((time for time in times if time in sortable), None)
-    parts = operator, rows, stateful.store, stateful.late, other, order, stateful.migrate, stateful.sides
+    parts = operator, rows, stateful.store, stateful.late, other, order, stateful.migrate
     by_spark = _by_spark(declared)
     return OperatorNode(*parts), from_arrow_schema(results) if by_spark is None else by_spark.columns
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.framed_batches import Frames
@@ -35,7 +36,8 @@ class DeclaredSubtopology:
     """A part of a pipeline between repartitionings: its input, its steps and its operators.
 
     by: None for the first, which reads the pipeline's topics. tables: joined before all operators. branches: topics of
-    each of the programs that Spark makes rows by, if there are several.
+    each of the programs that Spark makes rows by, if there are several. into: numbers of the sub-topologies that get
+    the rows, one for each branch; () for the next one. given: columns of the rows, if several make them.
     """
 
     by: Repartition | None = None
@@ -43,6 +45,8 @@ class DeclaredSubtopology:
     tables: list[DeclaredTable] = field(default_factory=list)
     operators: list[DeclaredOperator] = field(default_factory=list)
     branches: tuple[Sequence[str], ...] = ()
+    into: tuple[int, ...] = ()
+    given: StructType | None = None
 
     @property
     def steps(self) -> list[Step]:

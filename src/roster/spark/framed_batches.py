@@ -247,7 +247,7 @@ class FramedRunner(SparkRunner):
         topology, stage = self._batches.topology, self._frames.between[number]
         plan = next(plan for plan in topology.plans if plan.subtopology.number == number)
         by_partition = {
-            place: sent.get(topology.task_of(split))
+            place: (split.partition, sent.get(topology.task_of(split)))
             for place, (split,) in enumerate(single)
             if numbers[place] == number
         }
@@ -335,19 +335,19 @@ class FramedSender:
     """The function for `mapInArrow`: makes the records of a repartition topic of the rows that Spark has made."""
 
     def __init__(
-        self, plan: SubtopologyPlan, sent: Mapping[int, Sent | None], columns: pa.Schema, *, is_empty: bool
+        self, plan: SubtopologyPlan, sent: Mapping[int, tuple[int, Sent | None]], columns: pa.Schema, *, is_empty: bool
     ) -> None:
-        """sent: by partition, what the task that made the results would have sent, None if it sends no times."""
+        """sent: by partition, that of the task that made the results, and what it would have sent, None if no times."""
         self._plan, self._sent, self._columns, self._is_empty = plan, sent, columns, is_empty
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records, and notices behind them."""
         if (number := _partition()) not in self._sent:
             return
-        sent, rows = self._sent[number], iter(()) if self._is_empty else batches
+        (home, sent), rows = self._sent[number], iter(()) if self._is_empty else batches
         clock = None if sent is None else sent.clocks[-1]
         outgoing = Outgoing(None, AS_JSON)
-        for batch in outgoing.rows(rows, self._plan, Look(()), sent, clock):
+        for batch in outgoing.rows(rows, self._plan, Look(()), sent, clock, home):
             yield _record(batch, self._columns)
         for batch in () if sent is None else sent.notices():
             yield _record(batch, self._columns)

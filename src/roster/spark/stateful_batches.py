@@ -91,7 +91,7 @@ class StatefulBatches(ReadBatches):
         self._targets: dict[TaskId, list[StoreTarget]] = {}
         self._seen: StoresOfTasks = {}
         self._fenced = 0
-        self._backlogs: dict[int, Backlog] = {}
+        self._backlogs: dict[tuple[int, str], Backlog] = {}
         self._to_change: set[TopicPartition] = set()
         self._reports: Accumulator[Reports] = jobs.context.accumulator({}, ByAttempt())
         self._restored: Accumulator[dict[TopicPartition, Restored]] = jobs.context.accumulator({}, ByTask())
@@ -125,8 +125,8 @@ class StatefulBatches(ReadBatches):
         readers = self._copies.changelogs.readers
         replayed, paused = self._replayed(), {readers.get(partition) for partition in self._paused(batch.ranges)}
         idle_times = self._stores.idle_times(batch)
-        backlogs = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
-        self._backlogs = {number: backlog for number, backlog in backlogs.items() if backlog is not None}
+        backlogs = {key: backlog.before(batch) for key, backlog in self._stores.input_backlogs.items()}
+        self._backlogs = {key: backlog for key, backlog in backlogs.items() if backlog is not None}
         self._targets = {
             task: [
                 target._replace(is_replay=task in replayed, is_paused=task in paused, idle_until=times)

@@ -122,8 +122,8 @@ class Stateful:
     """True if a batch's results are not in the order of its input rows."""
     migrate: Migrate = None
     """How results come from the results of the state's earlier definition."""
-    sides: tuple[Sequence[str], ...] = ()
-    """The source names of each side of a join that gets the rows of both together."""
+    sides: tuple[Sequence[str | int], ...] = ()
+    """The source names of each side of a join that gets the rows of both together, or numbers of sub-topologies."""
 
 
 @dataclass(frozen=True)

@@ -118,14 +118,17 @@ class Notice(NamedTuple):
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
 
     def among(self, is_own: Callable[[int], bool]) -> Notice:
-        """Return what it says of some sources that are not tasks."""
+        """Return what it says of some sources."""
         behind, reading, ended = (tuple(filter(is_own, each)) for each in (self.behind, self.reading, self.ended))
-        times = {source: time for source, time in self.times.items() if is_own(source)}
-        return Notice(self.batch, behind, reading, times, ended)
+        times, holds = ({source: of[source] for source in of if is_own(source)} for of in (self.times, self.holds))
+        waiting = {source: by for source, by in self.waiting.items() if is_own(source)}
+        return Notice(self.batch, behind, reading, times, ended, waiting, holds, self.tasks)
 
-    def is_gone(self, source: int) -> bool:
-        """Return whether a source was a task that is there no longer."""
-        return bool(self.tasks) and (source - self.tasks[0]) % _SOURCES >= self.tasks[1]
+    def is_gone(self, source: int, names: Sequence[str] = ()) -> bool:
+        """Return whether a source was a task that is there no longer. names: of sources, if others send notices too."""
+        if not self.tasks or (names and nearest(source, names) != nearest(self.tasks[0], names)):
+            return False
+        return (source - self.tasks[0]) % _SOURCES >= self.tasks[1]
 
 
 class Known(NamedTuple):
@@ -221,13 +224,14 @@ class SourceTimes(NamedTuple):
         is_stepped: bool = False,
         entry_key: bytes = SOURCES_KEY,
         is_own: Callable[[int], bool] | None = None,
+        names: Sequence[str] = (),
     ) -> SourceTimes | None:
         """Return the times of rows and notices; None if no source is known, as with an earlier release's senders.
 
         column: of times, None if the operator does not go by any. key: of the stream time. lag: microseconds that rows
         of a source may be behind its largest one so far. is_relayed: rows of a source come through several tasks, which
         tell the time. is_stepped: their delays are by how much steps have made them less. entry_key: of what is known.
-        is_own: tells which sources of notices count, None: all.
+        is_own: tells which sources of notices count, None: all. names: of sources, if several sub-topologies send them.
         """
         is_notice = table[NOTICE].is_valid().to_numpy(zero_copy_only=False)
         source = table[SOURCE].to_numpy()
@@ -254,8 +258,9 @@ class SourceTimes(NamedTuple):
                 waits = label in notice.waiting
                 is_over = notice.batch if label in notice.ended else 0
                 known.ended[label] = WAITING - notice.waiting[label] if waits else is_over
-            for label in filter(notice.is_gone, known.ended):
-                known.ended[label] = 0
+            for label in known.ended:
+                if notice.is_gone(label, names):
+                    known.ended[label] = 0
         now, hold = before, known.hold
         if notices:
             least, held_by = _least(notices[-1], known.ended, times_seen.times(int(places[-1])))

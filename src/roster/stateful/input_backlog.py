@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from typing_extensions import override
 
@@ -19,7 +20,7 @@ from roster.pipeline.batch import Batch, StoreProgress
 from roster.state.source_times import source_of
 from roster.stateful.due_tasks import DueTasks
 from roster.stateful.tasks.outgoing import Backlog
-from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, beside
 
 _APART = 1.0
 """Seconds between two looks, and two notices to partitions without rows, while nothing is left to read."""
@@ -37,6 +38,10 @@ class InputBacklog(DueTasks):
     committed and has been such a notice. It is due a second after that batch, or at once where partitions were taken,
     if nothing is left. So it comes again if its transaction is aborted, and whoever takes a partition sends what the
     last owner may not have sent.
+
+    If other sub-topologies send rows to the same repartition topic, it looks at the topics in front of them, too: each
+    notice tells which of all sources have more to come. Topics are asked in the order that rows go through them, so
+    what has left one of them is in the next one, or is behind it.
     """
 
     def __init__(
@@ -49,19 +54,25 @@ class InputBacklog(DueTasks):
         *,
         is_sent: bool = True,
         is_of_tasks: bool = False,
+        others: Sequence[Mapping[str, Callable[[TopicPartition], Collection[int]]]] = (),
     ) -> None:
         """sources_at: returns the sources that a partition's rows have; one has been read if all its partitions have.
 
-        is_sent: others hear of it, behind a repartition. is_of_tasks: the input is a repartition topic itself.
+        is_sent: others hear of it, behind a repartition. is_of_tasks: the input is a repartition topic itself. others:
+        the topics in front of other senders, as `beside` has them.
         """
         self._sources_at, self._is_sent, self._is_of_tasks = sources_at, is_sent, is_of_tasks
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
+        self._others = others
         self._partitions: list[TopicPartition] = []
+        self._of_others: list[list[TopicPartition]] = []
         self._looked = float("-inf")
         """When it last looked in order to tell all."""
         self._ends: Mapping[TopicPartition, int] = {}
         self._behind: set[TopicPartition] = set()
         """Partitions with more to read behind the last batch."""
+        self._others_behind: set[TopicPartition] = set()
+        """Partitions in front of other senders with more to read, in the last batch or behind it."""
         self._is_committed = False
         """Whether that batch is: if not, it is unknown how far the group is."""
         self._is_told = self._is_for_all = False
@@ -100,7 +111,7 @@ class InputBacklog(DueTasks):
         self._looked = self._now()
         self._look_up()
         self._is_told = not any(self._ends.values())  # no client has sent anything
-        return () if self._behind or self._is_told else own[:1]
+        return () if self._behind or self._others_behind or self._is_told else own[:1]
 
     def before(self, batch: Batch) -> Backlog | None:
         """Return what is left to read once a batch's records are, None if it reads none of the input.
@@ -112,7 +123,7 @@ class InputBacklog(DueTasks):
             return None
         is_known, self._planned = self._is_committed and bool(self._partitions), self._now()
         count = sum(batch.ranges[partition].size for partition in read)
-        is_for_all = not 0 < count <= _FEW or bool(self._behind) or not is_known
+        is_for_all = not 0 < count <= _FEW or bool(self._behind or self._others_behind) or not is_known
         is_for_all |= self._planned - self._looked >= _APART
         self._looked = self._planned if is_for_all else self._looked
         # A task sends rows to several partitions in one transaction: behind rows in one there may be rows in others.
@@ -123,8 +134,16 @@ class InputBacklog(DueTasks):
         self._is_committed = self._is_told = False
         unread = {partition for partition, end in read.items() if end < self._ends.get(partition, end + 1)}
         self._behind = (self._behind - read.keys()) | unread
-        self._is_for_all = is_for_all or bool(self._behind)
+        self._others_behind |= {p for p, span in batch.ranges.items() if span.size and self._is_of_others(p)}
+        self._is_for_all = is_for_all or bool(self._behind or self._others_behind)
         behind, reading = self._sources_of(self._behind), self._sources_of(read)
+        behind |= {
+            source
+            for partition in self._others_behind
+            for topics in self._others
+            if partition.topic in topics
+            for source in topics[partition.topic](partition)
+        }
         announced = reading | self._untold if self._is_for_all else reading
         return Backlog(
             secrets.randbits(62) + 1,
@@ -148,9 +167,10 @@ class InputBacklog(DueTasks):
     @override
     def committed(self, batch: Batch) -> None:
         """Record that a batch is committed; the last one that reads the input, if it does."""
+        self._read |= {p: span.end for p, span in batch.ranges.items() if self._is_of_others(p)}
         if not (read := self._read_in(batch)):
             return
-        self._is_committed, self._is_told = True, self._is_for_all and not self._behind
+        self._is_committed, self._is_told = True, self._is_for_all and not (self._behind or self._others_behind)
         self._untold = set() if self._is_for_all else self._untold | self._sources_of(read)
         self._read |= read
         self._times |= self._sent
@@ -161,18 +181,50 @@ class InputBacklog(DueTasks):
     def _read_in(self, batch: Batch) -> dict[TopicPartition, int]:
         return {p: span.end for p, span in batch.ranges.items() if p.topic in self._topics}
 
+    def _is_of_others(self, partition: TopicPartition) -> bool:
+        return any(partition.topic in topics for topics in self._others)
+
     def _look_up(self) -> None:
         if not self._partitions:
-            self._partitions = [
-                TopicPartition(topic, description.partition)
-                for topic in self._topics
-                for description in self._admin.describe_topic(topic).partitions
-            ]
-        self._ends = self._admin.end_offsets(self._partitions)
-        committed = self._admin.group_offsets(self._group, self._partitions, stable=False)
-        for partition, offset in committed.items():
+            self._partitions, *self._of_others = (
+                self._partitions_of(topics) for topics in (self._topics, *self._others)
+            )
+        self._ends, self._others_behind = {}, set()
+        for partitions in self._of_others:
+            self._others_behind |= self._looked_up(partitions)
+        self._behind = self._looked_up(self._partitions)
+
+    def _looked_up(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return which of these partitions have more to read."""
+        ends = self._admin.end_offsets(partitions)
+        for partition, offset in self._admin.group_offsets(self._group, partitions, stable=False).items():
             self._read[partition] = max(offset.offset, self._read.get(partition, 0))
-        self._behind = {partition for partition, end in self._ends.items() if self._read.get(partition, 0) < end}
+        self._ends = {**self._ends, **ends}
+        return {partition for partition, end in ends.items() if self._read.get(partition, 0) < end}
+
+    def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, description.partition)
+            for topic in topics
+            for description in self._admin.describe_topic(topic).partitions
+        ]
+
+
+def input_backlogs(
+    plans: Sequence[SubtopologyPlan], admin: Admin, group: str, now: Callable[[], float] = time.monotonic
+) -> dict[tuple[int, str], InputBacklog]:
+    """Return what looks at the input where rows get labels, by sub-topology and the topic of its rows ("": none)."""
+    return {
+        (plan.subtopology.number, sink): InputBacklog(
+            *(admin, group, plan.topics_to(sink), partial(plan.sources_at, sink=sink), now),
+            is_sent=is_labelled,
+            is_of_tasks=plan.repartition_source is not None,
+            others=beside(plan, sink, plans) if is_labelled else (),
+        )
+        for plan in plans
+        for sink, is_labelled in {topic.topic: topic.is_labelled for topic in plan.sinks}.items() or [("", False)]
+        if is_labelled or plan.is_by_split
+    }
 
 
 class SourceNames:

@@ -32,9 +32,11 @@ def open_repartition_topic(
     offsets, has other partitions or settings than required, or the group's offsets do not belong to it, and
     ClientError.
     """
-    name = repartition.topic
-    sources = co_partitioned(admin, repartition.before)
-    read = [TopicPartition(topic, number) for topic in repartition.before.sources for number in range(sources)]
+    name, read, sources = repartition.topic, list[TopicPartition](), 0
+    for before in (repartition.before, *repartition.others):
+        count = co_partitioned(admin, before)
+        read += [TopicPartition(topic, number) for topic in before.sources for number in range(count)]
+        sources = max(sources, count)
     claims = {p: ClaimedBy.of(at.metadata) for p, at in admin.group_offsets(group, read, stable=False).items()}
     if name not in admin.list_topics(internal=True):
         if claims:

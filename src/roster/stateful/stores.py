@@ -29,7 +29,7 @@ from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
 from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import DueTasks, Idleness, TaskRun, Timers
-from roster.stateful.input_backlog import InputBacklog, SourceNames
+from roster.stateful.input_backlog import SourceNames, input_backlogs
 from roster.stateful.repartition import Purge, check_all_are_read, open_repartition_topic
 from roster.stateful.restore_schedule import Copies
 from roster.stateful.store_targets import StoreTargets
@@ -99,16 +99,8 @@ class Stores(BetweenBatches):
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
-        self.input_backlogs = {
-            plan.subtopology.number: InputBacklog(
-                *(self.admin, options.group, plan.subtopology.sources, plan.sources_at),
-                is_sent=plan.is_labelling,
-                is_of_tasks=plan.repartition_source is not None,
-            )
-            for plan in self.plans
-            if plan.is_labelling or plan.is_by_split
-        }
-        """What is left to read where rows get labels of their sources, by the sub-topology."""
+        self.input_backlogs = input_backlogs(self.plans, self.admin, options.group)
+        """What is left to read where rows get labels of their sources."""
         self._features: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
         self._features += [] if self._idleness is None else [self._idleness]
         self._features += [*self.input_backlogs.values(), *([self.purge] if self._repartition else [])]

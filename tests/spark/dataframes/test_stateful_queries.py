@@ -310,6 +310,74 @@ def united_totals(records: DataFrame) -> DataFrame:
     return rows.union(paid.selectExpr("tags", "window.start", "count + 1", "null", "null", "'paid'"))
 
 
+def firsts_of(records: DataFrame, most: int, *names: str) -> DataFrame:
+    """Each shop and half an hour once, of orders of some amounts."""
+    half_hour = F.expr("timestamp_seconds(floor(unix_timestamp(at) / 1800) * 1800)").alias("at")
+    rows = parsed(records).where(f"amount < {most} or order < 0").select("shop", half_hour)
+    return rows.withWatermark("at", "40 minutes").dropDuplicates().toDF(*(names or ("shop", "at")))
+
+
+HALF_HOURS = "shop = at_shop and paid >= at - interval 30 minutes and paid <= at + interval 1 hour"
+
+
+def firsts_joined(records: DataFrame) -> DataFrame:
+    """First rows on both sides of an outer join, and steps between them and the join."""
+    left = firsts_of(records, 4).alias("visits").where("shop <> 'b'").withColumn("hour", F.date_format("at", "HH"))
+    right = firsts_of(records, 3, "at_shop", "paid").alias("payments")
+    return left.join(right, F.expr(HALF_HOURS), "left").select("shop", "at", "hour", "paid")
+
+
+def counted_firsts(records: DataFrame) -> DataFrame:
+    """A join of first rows with a stream as it is, and windows behind it."""
+    paid = parsed(records).where("amount > 2 or order < 0").withWatermark("at", "10 minutes")
+    right = paid.select(F.col("shop").alias("at_shop"), F.col("at").alias("paid"), "tags")
+    pairs = firsts_of(records, 4).join(right, F.expr(HALF_HOURS))
+    return pairs.groupBy(F.window("at", "2 hours"), "shop").agg(F.count("*").alias("n"), F.max("tags").alias("tags"))
+
+
+def united_firsts(records: DataFrame) -> DataFrame:
+    """First rows of two streams, and a stream as it is, in one table."""
+    firsts = firsts_of(records, 4).alias("few").union(firsts_of(records, 2).alias("fewer").where("shop <> 'a'"))
+    rows = firsts.unionAll(timed(records).select("shop", "at"))
+    return rows.select("shop", F.date_format("at", "dd HH:mm").alias("time"))
+
+
+def firsts_and_all(records: DataFrame) -> DataFrame:
+    """Windows over first rows and a stream as it is."""
+    firsts = firsts_of(records, 4).withColumn("kind", F.lit("first"))
+    rows = firsts.union(timed(records).select("shop", "at", F.lit("any")))
+    return rows.groupBy(F.window("at", "1 hour", "30 minutes"), "shop", "kind").count()
+
+
+def windows_joined(records: DataFrame) -> DataFrame:
+    """Windows that overlap, joined with a stream by their last moment."""
+    left, right = sides(records)
+    hours = left.groupBy(F.window("at", "1 hour", "30 minutes"), "shop").agg(F.count("*").alias("n"))
+    closed = hours.select("shop", "n", F.window_time("window").alias("last")).where("n > 1 or shop = 'end'")
+    by = "shop = at_shop and paid >= last - interval 1 hour and paid < last + interval 20 minutes"
+    return closed.join(right, F.expr(by)).select("shop", "n", "last", "paying", "tags")
+
+
+def united_windows(records: DataFrame) -> DataFrame:
+    """Sessions, windows and a stream as it is, in one table."""
+    visits = timed(records).groupBy("shop", F.session_window("at", "9 minutes").alias("visit")).count()
+    hours = timed(records).groupBy(F.window("at", "1 hour"), "shop").agg(F.sum("amount").alias("n"))
+    rows = visits.alias("visits").select("shop", "visit.end", "count")
+    rows = rows.union(hours.alias("hours").select("shop", "window.end", "n"))
+    return rows.union(timed(records).where("price > 5").select("shop", "at", F.col("amount").cast("long")))
+
+
+def code_and_all(records: DataFrame) -> DataFrame:
+    """Code for each key in front of a union with a stream as it is."""
+    rows = parsed(records).where("order >= 0 and shop is not null").select("shop", "amount")
+    if records.isStreaming:
+        numbers = rows.groupBy("shop").transformWithState(Numbered(), "shop string, number long", "append", "None")
+    else:
+        counts = rows.groupBy("shop").agg(F.count("*").alias("last"))
+        numbers = counts.select("shop", F.explode(F.sequence(F.lit(1).cast("long"), "last")).alias("number"))
+    return numbers.where("number > 3").union(rows.select(F.upper("shop"), F.col("amount").cast("long")))
+
+
 def counted_pairs(records: DataFrame) -> DataFrame:
     """An aggregate behind a join."""
     pairs = joined(records).withColumn("longer", F.length("tags") * 2)
@@ -410,6 +478,13 @@ PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "full totals": (full_totals, "append", []),
     "united totals": (united_totals, "append", []),
     "counted pairs": (counted_pairs, "append", []),
+    "firsts joined": (firsts_joined, "append", []),
+    "counted firsts": (counted_firsts, "append", []),
+    "united firsts": (united_firsts, "append", []),
+    "firsts and all": (firsts_and_all, "append", []),
+    "windows joined": (windows_joined, "append", []),
+    "united windows": (united_windows, "append", []),
+    "code and all": (code_and_all, "append", []),
     "code": (counted, "update", ["shop"]),
     "enriched": (enriched, "update", ["shop", "loud"]),
     "tumbling": (tumbling, "append", []),
@@ -766,11 +841,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "update",
         "is a key of the type struct",
     ),
-    "an aggregate in front of a union": (
-        lambda df: tumbling(df).select("shop").union(timed(df).select("shop")),
-        "append",
-        r"groupBy\(window, shop\) at test_stateful_queries\.py:\d+ in front of union\(\)\. Write it to a topic",
-    ),
     "totals of other windows in front of a join": (
         lambda df: (
             timed(df)
@@ -783,11 +853,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         ),
         "append",
         r"a join of totals by less than they are grouped by \(Join them by the window and all columns",
-    ),
-    "first rows in front of a join": (
-        lambda df: sides(df)[0].dropDuplicates(["order", "at"]).join(sides(df)[1], F.expr(IN_TIME)),
-        "append",
-        r"dropDuplicates\(order, at\) in front of join\(\) of two streams",
     ),
     "a join without a time": (
         lambda df: sides(df)[0].join(sides(df)[1], F.expr("shop = at_shop and paid >= at")),

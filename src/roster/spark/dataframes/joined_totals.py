@@ -115,6 +115,17 @@ def _join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -
     """Return the operator of a join of two streams, or of their totals. Raises PipelineError."""
     if not (sides := _Side.all_of(node, mode, jvm)):
         return join(node, root, above, mode, jvm)
+    try:
+        return _join_of_totals(node, sides, mode, jvm)
+    except PipelineError as error:
+        try:
+            return join(node, root, above, mode, jvm)  # by times, as rows of other streams
+        except PipelineError:
+            raise error from None
+
+
+def _join_of_totals(node: Node, sides: Sequence[_Side], mode: str, jvm: Java) -> Kept:
+    """Return the operator of a join of totals. Raises PipelineError."""
     places, rest = list[tuple[int, ...]](), list[Java]()
     for part in parts_of(node, jvm):
         pair = in_order(part, node.children) if class_of(part) == "EqualTo" else None

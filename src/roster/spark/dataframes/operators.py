@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -140,7 +140,8 @@ class Rows:
 class Kept:
     """An operator with state, in the words of Roster.
 
-    node: of the plan. below: the node whose rows it takes. rows: their columns. keys: those that place the rows.
+    node: of the plan. below: the node whose rows it takes. rows: their columns. keys: those that place the rows, () if
+    they may be anywhere. operator: None for one that keeps nothing.
     results: makes the columns of the results, as Spark has them, of those of the rows. outputs: makes the node's own
     output of attributes of the results. kind: names the store where nothing else does. sides: of a join, the node of
     each and the columns of its rows, in place of `below` and those of `rows`. where: makes conditions of results, of
@@ -171,15 +172,15 @@ class Kept:
             return replace(self.operator, store=self.name)
         return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
 
-    def ways(self, side: int, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None) -> list[Narrow]:
-        """Return the ways to the operator's rows, of one side of a join; `stop` and `at_stop` as for `narrow_ways`."""
+    def ways(self, side: int, jvm: Java, stops: Mapping[Node, PlanOver]) -> list[Narrow]:
+        """Return the ways to the operator's rows, of one side of a join; `stops` as for `narrow_ways`."""
         below, columns = self.sides[side] if self.sides else (self.below, self.rows.columns)
         named = [(expression, name, None) for name, expression in columns.items()]
 
         def rows(over: PlanOver) -> PlanOver:
             return lambda records: projected(named, over(records), jvm)
 
-        return [Narrow(way.leaf, rows(way.over)) for way in narrow_ways(below, jvm, stop, at_stop)]
+        return [Narrow(way.start, rows(way.over)) for way in narrow_ways(below, jvm, stops)]
 
     def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
         """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
@@ -218,35 +219,62 @@ Maker = Callable[[Node, Node, Sequence[Node], str, Java], Kept]
 Makers = Mapping[str, Maker]
 
 
-def chain_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], list[str]]:
-    """Return a plan's operators with state from source to sink, and what is said of tables joined in front of them.
+def operators_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], list[str]]:
+    """Return a plan's operators with state, those in front of another one before it, and what is said of joined tables.
 
-    makers: by the kind of node.
+    The last one gets the rows of all others, if there are others. makers: by the kind of node.
 
     Raises one PipelineError for all that Roster lacks, and for what Spark itself refuses.
     """
-    jvm, root = plan.jvm, plan.root
-    kept, problems = list[Kept](), without_counterpart(plan, makers)
+    problems = without_counterpart(plan, makers)
     problems += [] if problems else refused_by_spark(plan, mode)
-    above: list[Node] = []
-    node = root
-    while not node.is_leaf:
-        streaming = [child for child in node.children if child.is_streaming]
-        if (maker := _maker_of(node, makers)) is not None:
-            try:
-                kept.insert(0, maker(node, root, above, mode, jvm))
-            except PipelineError as error:
+
+    def made(node: Node, above: Sequence[Node]) -> Kept | None:
+        if (maker := _maker_of(node, makers)) is None:
+            return None
+        try:
+            return maker(node, plan.root, above, mode, plan.jvm)
+        except PipelineError as error:
+            if node.kind != "Union":  # of totals, each of which can be an operator
                 problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
-        if len(streaming) != 1:
-            is_kept = bool(kept) and kept[0].node is node
-            below = [side for side, _ in kept[0].sides] if is_kept else streaming
-            problems += _in_front_of(node, below, makers)
-            break
-        above.append(node)
-        node = streaming[0]
+        return None
+
+    kept = [*_kept_in(plan.root, (), (), made)]
+    kept += _union_of(plan.root, kept)
     tables = list(_tables(kept[-1].node, plan)) if kept else []
-    raise_all([*problems, *(table for table in tables if isinstance(table, PipelineError)), *_name(kept, root)])
+    raise_all([*problems, *(table for table in tables if isinstance(table, PipelineError)), *_name(kept, plan.root)])
     return kept, [table for table in tables if isinstance(table, str)]
+
+
+def _kept_in(
+    node: Node, above: Sequence[Node], parts: Collection[Node], made: Callable[[Node, Sequence[Node]], Kept | None]
+) -> Iterator[Kept]:
+    """Yield the operators at a node and below it, those in front of another one first.
+
+    parts: nodes of the operator behind. made: makes the operator of a node; None: it keeps no state.
+    """
+    kept = None if node in parts else made(node, above)
+    if kept is not None:
+        starts = [side for side, _ in kept.sides] or [kept.below]
+        parts = {*node.all()}.difference(*(start.all() for start in starts))
+    for child in node.children:
+        if child.is_streaming:
+            yield from _kept_in(child, [*above, node], parts, made)
+    if kept is not None:
+        yield kept
+
+
+def _union_of(root: Node, kept: Sequence[Kept]) -> Iterator[Kept]:
+    """Yield what brings rows of several operators together, or of one and a stream, if there is no operator behind."""
+    node, above, nodes = root, list[Node](), [operator.node for operator in kept]
+    while kept and node not in nodes:
+        streaming = [child for child in node.children if child.is_streaming]
+        if len(streaming) > 1:
+            rows, outputs = _rows_used(node, root, above)
+            yield Kept(node, node, rows, (), None, _same, outputs, "united")
+            return
+        above.append(node)
+        (node,) = streaming
 
 
 def _tables(below: Node, plan: Plan) -> Iterator[str | PipelineError]:
@@ -285,16 +313,6 @@ def aggregate_below(node: Node) -> list[Node]:
     return chain if chain[0].kind == "Aggregate" and chain[0].is_streaming else []
 
 
-def _in_front_of(node: Node, children: Sequence[Node], makers: Makers) -> Iterator[PipelineError]:
-    """Yield the problems with operators in front of a union, or a join of two streams."""
-    name = "join() of two streams" if node.kind == "Join" else f"{node.kind.lower()}()"
-    for below in (below_child for child in children for below_child in child.all()):
-        if below.is_streaming and _maker_of(below, makers) is not None:
-            problem = f"{shown(below)} in front of {name}"
-            fix = f"Write it to a topic, and read that in front of the {node.kind.lower()}"
-            yield PipelineError(problem, field=FIELD, fix=fix)
-
-
 def raise_all(problems: Sequence[PipelineError]) -> None:
     """Raise one error with all problems, if there are any."""
     if len(problems) == 1:
@@ -315,12 +333,7 @@ def between(node: Node, stop: Node) -> list[Node]:
 
 def _name(kept: Sequence[Kept], root: Node) -> Iterator[PipelineError]:
     """Name the stores: by the nearest alias above an operator, else by its kind. Yield the problem with two of one."""
-    alias, named = "", {id(operator.node): operator for operator in kept}
-    for node in root.all():
-        if node.kind == "SubqueryAlias" and node.children[0].kind != "View":
-            alias = str(node.java.identifier().name())
-        elif id(node) in named:
-            named[id(node)].name, alias = alias or named[id(node)].kind, ""
+    _name_in(root, "", {operator.node: operator for operator in kept})
     names = [operator.name for operator in kept]
     if twice := [name for name in names if names.count(name) > 1]:
         yield PipelineError(
@@ -328,6 +341,18 @@ def _name(kept: Sequence[Kept], root: Node) -> Iterator[PipelineError]:
             field=FIELD,
             fix='Name each by an alias of its result, such as .agg(...).alias("totals"): the name stays with the state',
         )
+
+
+def _name_in(node: Node, alias: str, kept: Mapping[Node, Kept]) -> None:
+    """Name the operators at a node and below it. alias: the one above it that names none yet, "" without."""
+    if node.kind == "SubqueryAlias" and node.children[0].kind != "View":
+        alias = str(node.java.identifier().name())
+    elif node in kept:
+        kept[node].name, alias = alias or kept[node].kind, ""
+    elif len(node.children) > 1 and node.kind == "Union":
+        alias = ""
+    for child in node.children:
+        _name_in(child, alias, kept)
 
 
 def checked(make: Callable[[], T]) -> T:
@@ -632,11 +657,7 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
             field=FIELD,
             fix="Keep that column up to there",
         )
-    needed, rows = used_above(root, above), Rows()
-    for column in own:
-        if column.exprId().id() in needed:
-            rows.add(str(column.name()), column)
-    kept = dict(rows.columns)
+    rows, outputs = _rows_used(child, root, above)
     by = tuple(_key_of(key, rows) for key in keys)
     operator, text = Deduplication(by, None), "for all time"
     if time is not None and watermark is not None and (is_within or any(time.semanticEquals(key) for key in keys)):
@@ -645,11 +666,20 @@ def _deduplicate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: 
         operator = Deduplication(by, column, 2 * delay if is_within else delay, delay)
         text = f"for {delay} of {column}"
 
-    def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
-        return [(by_name[name], column.name(), column.exprId()) for name, column in kept.items()]
-
     text = f"first row of each {', '.join(by)} {text}"
     return Kept(node, child, rows, by, operator, _same, outputs, "keys", text=text)
+
+
+def _rows_used(
+    node: Node, root: Node, above: Sequence[Node]
+) -> tuple[Rows, Callable[[dict[str, Java]], list[tuple[Java, str, Java]]]]:
+    """Return a node's columns that the nodes above an operator use, and what makes its output of those of results."""
+    needed, rows = used_above(root, above), Rows()
+    for column in members(node.java.output()):
+        if column.exprId().id() in needed:
+            rows.add(str(column.name()), column)
+    used = dict(rows.columns)
+    return rows, lambda by_name: [(by_name[name], own.name(), own.exprId()) for name, own in used.items()]
 
 
 def used_above(root: Node, above: Sequence[Node], further: Sequence[Java] = ()) -> set[int]:
@@ -658,7 +688,8 @@ def used_above(root: Node, above: Sequence[Node], further: Sequence[Java] = ()) 
     for upper in (*(node.java for node in above), *further):
         used += members(upper.references().toSeq())
     for node in above:
-        used += members(node.children[0].java.output()) if node.kind == "Distinct" else []
+        children = node.children if node.kind in ("Distinct", "Union") else []
+        used += [column for child in children for column in members(child.java.output())]
     return {column.exprId().id() for column in used}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from pyspark.errors import AnalysisException
@@ -292,34 +293,31 @@ def _leaf_over(node: Node, jvm: Java, topics: Sequence[str] | None) -> PlanOver:
 
 @dataclass(frozen=True)
 class Narrow:
-    """A way from a leaf to a node on which rows stay in their partition; `over` makes the node's plan.
+    """A way to a node on which rows stay in their partition; `over` makes the node's plan.
 
-    leaf: None where the way begins at an operator with state.
+    start: a leaf, or an operator with state.
     """
 
-    leaf: Node | None
+    start: Node
     over: PlanOver
 
 
-def narrow_ways(node: Node, jvm: Java, stop: Node | None = None, at_stop: PlanOver | None = None) -> list[Narrow]:
-    """Return the ways to a node from the leaves: several where there is a union. stop: as for `plan_over`.
+def narrow_ways(node: Node, jvm: Java, stops: Mapping[Node, PlanOver] = MappingProxyType({})) -> list[Narrow]:
+    """Return the ways to a node from the leaves: several where there is a union.
 
-    Tables are joined by broadcast, and repartition() is left out.
+    stops: what takes the place of these nodes, where ways begin, too. Tables are joined by broadcast, and repartition()
+    is left out.
     """
-    if node is stop:
-        assert at_stop is not None
-        return [Narrow(None, at_stop)]
+    if node in stops:
+        return [Narrow(node, stops[node])]
     if node.is_leaf:
         columns = members(node.java.output())
         return [Narrow(node, lambda batch: placed(columns, batch, jvm))]
     if node.kind == WATERMARK or node.kind in _MOVING:
-        return narrow_ways(node.children[0], jvm, stop, at_stop)
-    ways = [
-        (child, way) for child in node.children if child.is_streaming for way in narrow_ways(child, jvm, stop, at_stop)
-    ]
-    if node.kind == "Union":
-        return [Narrow(way.leaf, _as_in_union(node, child, way.over, jvm)) for child, way in ways]
-    return [Narrow(way.leaf, _with_child(node, child, way.over, jvm)) for child, way in ways]
+        return narrow_ways(node.children[0], jvm, stops)
+    ways = [(child, way) for child in node.children if child.is_streaming for way in narrow_ways(child, jvm, stops)]
+    over_child = _as_in_union if node.kind == "Union" else _with_child
+    return [Narrow(way.start, over_child(node, child, way.over, jvm)) for child, way in ways]
 
 
 def _as_in_union(union: Node, child: Node, over: PlanOver, jvm: Java) -> PlanOver:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +15,18 @@ from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.reader import HEADERS, SCHEMA
 from roster.spark.dataframes.arrow_path import Computes, LeftToSparkError, named, results_of, rows_of
 from roster.spark.dataframes.joined_totals import JOINS
-from roster.spark.dataframes.operators import MAKERS, Kept, Makers, Results, chain_of
-from roster.spark.dataframes.plan import FIELD, Plan, Topics, applying, moves_rows, on_batch, plan_over
+from roster.spark.dataframes.operators import MAKERS, Kept, Makers, Results, operators_of
+from roster.spark.dataframes.plan import (
+    FIELD,
+    Node,
+    Plan,
+    PlanOver,
+    Topics,
+    applying,
+    moves_rows,
+    on_batch,
+    plan_over,
+)
 from roster.spark.dataframes.user_code import USER_CODE
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import Branch, Framed, Frames, Stage
@@ -57,45 +66,60 @@ def program_of(
     results as the tasks make them. by_spark: leaves to Spark even what Roster is proved to compute. topics: of each
     leaf; with state never None.
     """
-    kept, tables = chain_of(frame, mode, WITH_STATE)
+    kept, tables = operators_of(frame, mode, WITH_STATE)
     if not kept:
         return _stateless(frame, topics, headers=headers, by_spark=by_spark)
     check_extra(FIELD)
-    front = _Front.of(kept, frame, topics, records_of(headers=headers), by_spark=by_spark)
-    subtopologies, steps = [DeclaredSubtopology(None, [front.step], branches=front.several)], [front.text, *tables]
-    columns, between = front.columns, dict[int, Stage]()
-    for operator, following in zip_longest(kept, kept[1:]):
-        if operator is not kept[0] or front.several or not keyed_by or not set(keyed_by) <= set(operator.keys):
-            subtopologies.append(DeclaredSubtopology(Repartition.by(operator.keys, operator.name, None)))
-            steps.append(f"Roster: rows to the tasks of their keys, by the topic <group>-{operator.name}-repartition")
-        results, after = operator.results(columns), list[Step]()
-        steps.append(f"Roster: {operator.text}; state {operator.name}")
-        columns = results
-        if following is not None:
-            stage = _between(operator, following, results, frame)
-            between[len(subtopologies) - 1] = stage
-            columns = stage.make(_template(frame.df.sparkSession, results)).schema
-            after.append(BySpark(columns, operator.delay))
-            steps.append("Spark: the program up to the next operator, with the results of each batch")
-        stateful = replace(operator.stateful(), sides=front.names if isinstance(operator.operator, StreamJoin) else ())
-        subtopologies[-1].operators.append(DeclaredOperator(stateful, after))
-    results, why = Results.of(kept[-1], columns, frame.df.sparkSession), ""
+    rows = _Rows.of(kept, frame, topics, records_of(headers=headers), by_spark=by_spark)
+    is_keyed = not rows.several and bool(keyed_by) and set(keyed_by) <= set(kept[0].keys)
+    numbers, is_tree = range(0 if is_keyed else 1, len(kept) + 1), len({*rows.into}) > 1
+    into = tuple(numbers[place] for place in rows.into) if is_tree else ()
+    subtopologies = [DeclaredSubtopology(None, [rows.first], branches=rows.several, into=into)]
+    steps = [rows.text, *tables]
+    for place, operator in enumerate(kept):
+        behind = rows.behind.get(place)
+        if numbers[place]:
+            given, into = rows.columns[place] if is_tree else None, () if behind is None else (numbers[behind],)
+            is_placed = bool(operator.keys)
+            by = (
+                Repartition.by(operator.keys, operator.name, None)
+                if is_placed
+                else Repartition((), operator.name, None)
+            )
+            subtopologies.append(DeclaredSubtopology(by, into=into if is_tree else (), given=given))
+            where = "to the tasks of their keys" if is_placed else "of all parts"
+            steps.append(f"Roster: rows {where}, by the topic <group>-{operator.name}-repartition")
+        after = list[Step]()
+        if operator.operator is not None:
+            sides = tuple(
+                tuple(source if isinstance(source, str) else numbers[source] for source in side)
+                for side in rows.sides[place]
+            )
+            stateful = replace(operator.stateful(), sides=sides if isinstance(operator.operator, StreamJoin) else ())
+            subtopologies[-1].operators.append(DeclaredOperator(stateful, after))
+            steps.append(f"Roster: {operator.text}; state {operator.name}")
+        if behind is not None:
+            after.append(BySpark(rows.columns[behind], operator.delay))
+            to = f"the state {kept[behind].name}" if is_tree else "the next operator"
+            steps.append(f"Spark: the program up to {to}, with the results of each batch")
+    results, why = rows.results[-1], ""
+    between = {numbers[place]: stage for place, stage in rows.stages.items()}
     if not takes_results:
         why = ", as the sink takes DataFrames"
-    elif not by_spark and not between and not front.several:
+    elif not by_spark and not between and not rows.several:
         try:
             subtopologies[-1].steps.append(results_of(kept[-1], results, frame.root))
         except LeftToSparkError as error:
             why = f", for {error}"
         else:
             steps.append("Roster: the rest, in the same tasks")
-            frames = Frames(front.branches, {}, None) if front.branches else None
+            frames = Frames(rows.branches, {}, None) if rows.branches else None
             return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
     at_stop, typed = kept[-1].behind(results)
     over = plan_over(frame.root, frame.jvm, topics, kept[-1].node, at_stop)
     steps.append(f"Spark: the rest, with the results of each batch{why}")
-    last = Stage(columns, _in_turn(typed, applying(over, frame.df.sparkSession)))
-    frames = Frames(front.branches, between, last)
+    last = Stage(results.columns, _in_turn(typed, applying(over, frame.df.sparkSession)))
+    frames = Frames(rows.branches, between, last)
     return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
 
 
@@ -120,18 +144,24 @@ def records_of(*, headers: bool) -> StructType:
     return as_struct(SCHEMA + (HEADERS if headers else ""))
 
 
-@dataclass(frozen=True)
-class _Front:
-    """What makes the first operator's rows: a step of the tasks, or of Spark by the branches of a union or a join.
+@dataclass
+class _Rows:
+    """How rows come to the operators, each by its place.
 
-    names: of a join, those of the sources of each side's rows.
+    first: makes rows of records, in the tasks or, by branches, in Spark. into: which operator gets the rows of each
+    branch. stages: what Spark makes of an operator's results for the one behind it. columns, results: of each operator.
+    sides: of each operator, the names of the sources of each side's rows, or the places of operators in front.
     """
 
-    step: Step
-    columns: StructType
     text: str
-    branches: Sequence[Branch] = ()
-    names: tuple[Sequence[str], ...] = ()
+    first: Step
+    branches: list[Branch] = field(default_factory=list)
+    into: list[int] = field(default_factory=list)
+    stages: dict[int, Stage] = field(default_factory=dict)
+    behind: dict[int, int] = field(default_factory=dict)
+    columns: list[StructType] = field(default_factory=list)
+    results: list[Results] = field(default_factory=list)
+    sides: list[list[list[str | int]]] = field(default_factory=list)
 
     @property
     def several(self) -> tuple[Sequence[str], ...]:
@@ -139,48 +169,51 @@ class _Front:
         return tuple(branch.topics for branch in self.branches) if len(self.branches) > 1 else ()
 
     @classmethod
-    def of(cls, kept: Sequence[Kept], frame: Plan, topics: Topics, records: StructType, *, by_spark: bool) -> _Front:
+    def of(cls, kept: Sequence[Kept], frame: Plan, topics: Topics, records: StructType, *, by_spark: bool) -> _Rows:
         """Return it for rows of records with these columns."""
-        why = ""
+        spark, why = frame.df.sparkSession, ""
         if not by_spark:
             try:
                 step = _computed_rows(kept, records)
-                return cls(step, step.results, "Roster: the program up to the state, in the tasks that read")
             except LeftToSparkError as error:
                 why = f", for {error}"
-        spark, operator, sides = frame.df.sparkSession, kept[0], list[list[Branch]]()
-        for side in range(max(len(operator.sides), 1)):
-            ways = operator.ways(side, frame.jvm)
-            made = [_in_turn(applying(way.over, spark), operator.rows.with_text) for way in ways]
-            leaves = [way.leaf for way in ways if way.leaf is not None]
-            sides.append([Branch(tuple(topics(leaf) or ()), make) for leaf, make in zip(leaves, made, strict=True)])
-        branches = [branch for side in sides for branch in side]
-        rows = [branch.make(_template(spark, records)) for branch in branches]
-        for made_rows in rows:
-            _check_stays(made_rows)
-        text = f"Spark: the program up to the state, in the tasks that read{why}"
-        return cls(BySpark(rows[0].schema), rows[0].schema, text, branches, _names_of(sides))
+            else:
+                rows = cls("Roster: the program up to the state, in the tasks that read", step)
+                rows.columns, rows.sides = [step.results], [[]]
+                rows.results = [Results.of(kept[0], kept[0].results(step.results), spark)]
+                return rows
+        rows = cls(f"Spark: the program up to the state, in the tasks that read{why}", BySpark(records))
+        stops, places = dict[Node, PlanOver](), {operator.node: place for place, operator in enumerate(kept)}
+        for place, operator in enumerate(kept):
+            rows.sides.append([])
+            made = list[DataFrame]()
+            for side in range(max(len(operator.sides), 1)):
+                rows.sides[-1].append([])
+                for way in operator.ways(side, frame.jvm, stops):
+                    over = _in_turn(applying(way.over, spark), operator.rows.with_text)
+                    if (front := places.get(way.start)) is None:
+                        rows._add_branch(Branch(tuple(topics(way.start) or ()), over), place)
+                        made.append(over(_template(spark, records)))
+                    else:
+                        results = rows.results[front].columns
+                        stage = Stage(results, _in_turn(kept[front].rows.without_text, over))
+                        rows.stages[front], rows.behind[front] = stage, place
+                        rows.sides[-1][-1].append(front)
+                        made.append(stage.make(_template(spark, results)))
+            for frame_made in made:
+                _check_stays(frame_made)
+            rows.columns.append(made[0].schema)
+            rows.results.append(Results.of(operator, operator.results(made[0].schema), spark))
+            stops[operator.node], _ = operator.behind(rows.results[-1])
+        rows.first = BySpark(rows.columns[rows.into[0]])
+        return rows
 
-
-def _names_of(sides: Sequence[Sequence[Branch]]) -> tuple[Sequence[str], ...]:
-    """Return the names of the sources of each side's rows."""
-    names, before = list[list[str]](), list[Sequence[str]]()
-    for side in sides:
-        names.append([])
-        for branch in side:
-            names[-1] += [source_name(topic, before) for topic in branch.topics]
-            before.append(branch.topics)
-    return tuple(names)
-
-
-def _between(operator: Kept, following: Kept, results: StructType, frame: Plan) -> Stage:
-    """Return what makes the rows of the next operator of an operator's results."""
-    spark = frame.df.sparkSession
-    at_stop, typed = operator.behind(Results.of(operator, results, spark))
-    (way,) = following.ways(0, frame.jvm, operator.node, at_stop)
-    make = _in_turn(typed, applying(way.over, spark), following.rows.with_text)
-    _check_stays(make(_template(spark, results)))
-    return Stage(results, make)
+    def _add_branch(self, branch: Branch, place: int) -> None:
+        """Add a branch whose rows an operator gets, and the names of its sources."""
+        before = [other.topics for other in self.branches]
+        self.sides[-1][-1] += [source_name(topic, before) for topic in branch.topics]
+        self.branches.append(branch)
+        self.into.append(place)
 
 
 def _computed_rows(kept: Sequence[Kept], records: StructType) -> Computes:

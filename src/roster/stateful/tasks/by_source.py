@@ -50,15 +50,17 @@ def by_source(
     is_relayed: bool = False,
     is_stepped: bool = False,
     sides: tuple[Sequence[str], ...] = (),
+    names: Sequence[str] = (),
 ) -> Operator:
     """Return the operator for rows with labels and notices; steps that follow it stay outside.
 
     lag: microseconds that rows of a source may be behind its largest one so far. passed: column of times by which
     results keep the labels of their rows, for the next operator. is_relayed: a source's rows come through many tasks.
     is_stepped: and then through steps, see `SourceTimes.over`.
-    sides: of a join, whose rows of both sides have labels: names of the sources of each.
+    sides: of a join, whose rows of both sides have labels: names of the sources of each. names: of all sources, if
+    several sub-topologies send them.
     """
-    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides, is_stepped))
+    return _inside(operator, lambda inner: BySource(inner, lag, passed, is_relayed, sides, is_stepped, names))
 
 
 def behind(operator: Operator, front: Front, *, is_sorted: bool, passed: str | None) -> Operator:
@@ -89,6 +91,7 @@ class BySource(Around):
     is_relayed: bool = False
     of_sides: tuple[Sequence[str], ...] = ()
     is_stepped: bool = False
+    names: Sequence[str] = ()
 
     @property
     def column(self) -> str | None:
@@ -114,9 +117,8 @@ class BySource(Around):
         return np.flatnonzero(table[NOTICE].is_null().to_numpy(zero_copy_only=False))
 
     def _times(self, table: pa.Table, store: Any, key: bytes) -> SourceTimes | None:
-        return SourceTimes.over(
-            table, self.column, store, key, self.lag, is_relayed=self.is_relayed, is_stepped=self.is_stepped
-        )
+        options: dict[str, Any] = {"is_relayed": self.is_relayed, "is_stepped": self.is_stepped, "names": self.names}
+        return SourceTimes.over(table, self.column, store, key, self.lag, **options)
 
     def _of_side(self, number: int, table: pa.Table, store: Any) -> SourceTimes | None:
         """Return the times of one side of a join; notices are in the left one's columns."""
@@ -126,7 +128,8 @@ class BySource(Around):
         key = (SOURCES_KEY, RIGHT_SOURCES_KEY)[number]
         time = self.operator.times[number]  # type: ignore[attr-defined] # of a join
         is_own = lambda source: nearest(source, names) in self.of_sides[number]  # noqa: E731
-        return SourceTimes.over(rows, time, store, TIME_KEYS[number], entry_key=key, is_own=is_own)
+        options: dict[str, Any] = {"entry_key": key, "is_own": is_own, "names": self.names}
+        return SourceTimes.over(rows, time, store, TIME_KEYS[number], self.lag, **options)
 
     def _both_sides(self, table: pa.Table, store: Any, operator: Callable[[pa.Table, Any], Update]) -> Update:
         """Return a join's update; each side has the times of its own sources."""

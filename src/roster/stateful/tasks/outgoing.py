@@ -172,23 +172,27 @@ class Outgoing:
         look: Look,
         sent: Sent | None = None,
         clock: SourceClock | None = None,
+        home: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         """Yield a sub-topology's output, as `table`, of rows as they come. clock: of `sent`."""
         for batch in rows:
             columns = labelled(plan.columns) if NOTICE in batch.schema.names else plan.columns
             table = pa.Table.from_batches([conformed(batch, columns)])
-            for records in self.table(table, plan, look, clock):
+            for records in self.table(table, plan, look, clock, home):
                 if sent is not None:
                     sent.partitions.update(pc.unique(records["partition"]).to_pylist())
                 yield records
 
     def table(
-        self, rows: pa.Table, plan: SubtopologyPlan, look: Look, clock: SourceClock | None = None
+        self, rows: pa.Table, plan: SubtopologyPlan, look: Look, clock: SourceClock | None = None, home: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a sub-topology's output: records for the repartition topic, or results. clock: of the rows' source."""
+        """Yield a sub-topology's output: records for the repartition topic, or results.
+
+        clock: of the rows' source. home: the task's partition.
+        """
         if plan.repartition_sink is not None:
             look.at(rows, plan.repartition_sink.keys, REPARTITION)
-            records = plan.repartition_sink.to_records(rows, clock)
+            records = plan.repartition_sink.to_records(rows, clock, home)
             yield from _addressed(*records.columns, topic=plan.repartition_sink.topic).to_batches()
         elif self._output is not None:
             records = self._encoding.as_records(rows, plan.result_keys)

@@ -1,7 +1,8 @@
 """A repartition topic: the upstream task gives its rows another key, and the task that owns the key reads them.
 
 A record's key is that of a result (text, or of several columns a JSON array), and Kafka's default partitioner, murmur2
-of the key, says where it goes; rows whose key is null go to partition 0, so that they are one group. The value has
+of the key, says where it goes; rows whose key is null go to partition 0, so that they are one group. Without a key
+they go to the partition of the task that sends them. The value has
 all columns of the row, types and nulls kept. The record's time is the row's column `timestamp`, if it has one.
 
 A value has a label of its row's source where a stored row has its time, and a notice is a value without rows, followed
@@ -56,12 +57,13 @@ _NONE = np.zeros(0, np.int64)
 class RepartitionTopic:
     """How rows are written to the topic and read back; pickled to the executors.
 
-    before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
-    rows that were read. partitions: of the topic, None: as many as the largest source has. is_labelled: whether rows
-    have labels of their sources. is_relayed: the labels are those that rows came with. is_framed: whether Spark makes
-    them of the operators' results. time: column by which the first operator behind it goes, None if `then` makes it.
-    lag: microseconds that rows of a source may be behind its largest one so far. delay: microseconds that times of rows
-    to come may be behind the time of the operator in front, None if they may be behind it by any time.
+    before: the upstream sub-topology. others: further ones. keys: columns of the new key. columns: of the rows. then:
+    function applied to rows that were read. partitions: of the topic, None: as many as the largest source has.
+    is_labelled: whether rows have labels of their sources. is_relayed: the labels are those that rows came with.
+    is_framed: whether Spark makes them of the operators' results. time: column by which the first operator behind it
+    goes, None if `then` makes it. lag: microseconds that rows of a source may be behind its largest one so far. delay:
+    microseconds that times of rows to come may be behind the time of the operator in front, None if they may be behind
+    it by any time. names: of all sources, if several sub-topologies send rows.
     """
 
     before: Subtopology
@@ -76,6 +78,8 @@ class RepartitionTopic:
     time: str | None = None
     lag: int = 0
     delay: int | None = None
+    others: tuple[Subtopology, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if missing := [name for name in self.keys if name not in self.columns.names]:
@@ -83,7 +87,8 @@ class RepartitionTopic:
                 f"no column {missing[0]!r}", field=FIELD, fix=f"Name one of {', '.join(self.columns.names)}"
             )
         try:
-            encode_keys(self.columns.empty_table(), self.keys)
+            if self.keys:
+                encode_keys(self.columns.empty_table(), self.keys)
             RowLayout.of(self.columns)
         except StateError as error:
             problem = str(error).partition(": ")[2]
@@ -94,10 +99,11 @@ class RepartitionTopic:
         """The layout of records' values."""
         return RowLayout.of(self.columns)
 
-    def to_records(self, rows: pa.Table, clock: SourceClock | None = None) -> pa.Table:
+    def to_records(self, rows: pa.Table, clock: SourceClock | None = None, home: int = 0) -> pa.Table:
         """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now).
 
-        clock: of the rows' source, which their labels are of, unless they have labels.
+        clock: of the rows' source, which their labels are of, unless they have labels. home: partition of the task,
+        where rows without a key go.
 
         Producers know a topic's number of partitions for minutes, so its keys are placed here once it is known.
         """
@@ -109,8 +115,9 @@ class RepartitionTopic:
         else:
             labels = np.zeros(count, np.int64) if clock is None else clock.labels(rows)
         values = self.layout.appended(pa.repeat(b"", count), rows, labels, np.arange(count))
-        partitions: pa.Array = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
-        if self.partitions is not None and count:
+        home = 0 if self.keys else home
+        partitions: pa.Array = pc.if_else(pc.is_null(keys), pa.scalar(home, pa.int32()), pa.scalar(None, pa.int32()))
+        if self.partitions is not None and count and self.keys:
             whole = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
             places = partitions_of(whole, "murmur2", self.partitions)
             partitions = pa.array(np.where(places == NO_KEY, 0, places), pa.int32())

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from roster.state.aggregate import Update
     from roster.stateful.tasks.catch_up import StoreTarget
 
+SourcesAt: TypeAlias = Callable[[TopicPartition], set[int]]
+"""Returns the sources that the rows of a partition have, or come to have."""
 RowsOf: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Makes rows of rows."""
 
@@ -136,7 +138,8 @@ class SubtopologyPlan:
     nodes: the operators in order; none if rows only get another key or are joined with tables. repartition_source: the
     topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the pipeline's sink. tables:
     joined before the first operator, one after the other. is_by_split: each input partition of a task is a source.
-    branches: topics of each of the programs that Spark makes rows by, if there are several.
+    branches: topics of each of the programs that Spark makes rows by, if there are several. branch_sinks: the topic
+    that each of them writes, if these are several.
     """
 
     subtopology: Subtopology
@@ -146,6 +149,26 @@ class SubtopologyPlan:
     tables: tuple[Rows, ...] = ()
     is_by_split: bool = False
     branches: tuple[Sequence[str], ...] = ()
+    branch_sinks: tuple[RepartitionTopic, ...] = ()
+
+    @property
+    def sinks(self) -> tuple[RepartitionTopic, ...]:
+        """The repartition topics that it writes, each once."""
+        sinks = self.branch_sinks or ((self.repartition_sink,) if self.repartition_sink is not None else ())
+        return tuple({sink.topic: sink for sink in sinks}.values())
+
+    def at_branch(self, number: int) -> SubtopologyPlan:
+        """Return the plan for rows of a branch."""
+        return replace(self, repartition_sink=self.branch_sinks[number]) if self.branch_sinks else self
+
+    def topics_to(self, sink: str) -> Sequence[str]:
+        """Return the topics whose rows go to a repartition topic."""
+        of_branches = [self.branches[number] for number in self._branches_to(sink)]
+        return tuple(dict.fromkeys(topic for topics in of_branches for topic in topics)) or self.subtopology.sources
+
+    def _branches_to(self, sink: str) -> list[int]:
+        is_all = not self.branch_sinks
+        return [number for number in range(len(self.branches)) if is_all or self.branch_sinks[number].topic == sink]
 
     @property
     def closes(self) -> bool:
@@ -153,9 +176,12 @@ class SubtopologyPlan:
         return any(node.closes for node in self.nodes)
 
     def into(self, counts: Mapping[str, int]) -> SubtopologyPlan:
-        """Return the plan for a repartition topic that has so many partitions."""
-        to = self.repartition_sink
-        return self if to is None else replace(self, repartition_sink=replace(to, partitions=counts[to.topic]))
+        """Return the plan for repartition topics that have so many partitions."""
+        source, sink, *sinks = (
+            topic and replace(topic, partitions=counts[topic.topic])
+            for topic in (self.repartition_source, self.repartition_sink, *self.branch_sinks)
+        )
+        return replace(self, repartition_source=source, repartition_sink=sink, branch_sinks=tuple(filter(None, sinks)))
 
     @property
     def is_relay(self) -> bool:
@@ -176,6 +202,8 @@ class SubtopologyPlan:
         """Columns of the output rows."""
         if self.repartition_sink is not None:
             return self.repartition_sink.columns
+        if not self.nodes and not self.tables and self.repartition_source is not None:
+            return self.repartition_source.columns
         if not self.nodes:
             return self.tables[-1].columns
         last = self.nodes[-1]
@@ -203,7 +231,7 @@ class SubtopologyPlan:
     @property
     def is_labelling(self) -> bool:
         """True if it sends rows with labels of their sources."""
-        return self.repartition_sink is not None and self.repartition_sink.is_labelled
+        return any(sink.is_labelled for sink in self.sinks)
 
     def at(self, number: int, updates: Sequence[Update] = ()) -> tuple[Operator, pa.Schema]:
         """Return the operator of a node and the columns of its rows; with labels if its rows have them.
@@ -220,7 +248,8 @@ class SubtopologyPlan:
         if not number and self.has_sources:
             is_relayed = self.repartition_source is not None and self.repartition_source.is_relayed
             options: dict[str, Any] = {"passed": passed, "is_relayed": is_relayed, "is_stepped": self.is_stepped}
-            operator = by_source(operator, self.lag(number), **options, sides=node.sides)
+            names = () if self.repartition_source is None else self.repartition_source.names
+            operator = by_source(operator, self.lag(number), **options, sides=node.sides, names=names)
             return operator, with_labels(node.columns)
         if number and node.time_column is not None:
             front, before = self._front(number, updates), self.nodes[number - 1]
@@ -269,10 +298,17 @@ class SubtopologyPlan:
             return source_of(min(self.own_sources), partition.partition)
         return source_of(source_name(partition.topic, self.branches[:branch]), partition.partition)
 
-    def sources_at(self, partition: TopicPartition) -> set[int]:
-        """Return the sources that rows of an input partition have, in all branches."""
-        own = [number for number, topics in enumerate(self.branches) if partition.topic in topics]
+    def sources_at(self, partition: TopicPartition, sink: str = "") -> set[int]:
+        """Return the sources that rows of an input partition have, in all branches to a repartition topic."""
+        own = [number for number in self._branches_to(sink) if partition.topic in self.branches[number]]
         return {self.source_at(partition, branch) for branch in own or [0]}
+
+    def names_to(self, sink: str) -> list[str]:
+        """Return the names of the sources of rows that go to a repartition topic."""
+        if self.nodes or not self.branches:
+            return [min(self.own_sources)] if self.nodes else [*self.own_sources]
+        branches = [(self.branches[:number], self.branches[number]) for number in self._branches_to(sink)]
+        return [source_name(topic, before) for before, topics in branches for topic in topics]
 
     @property
     def time_of_splits(self) -> str | None:
@@ -313,29 +349,92 @@ def labelled(plans: Sequence[SubtopologyPlan]) -> tuple[SubtopologyPlan, ...]:
         if any(node.time_column is not None for plan in done[number + 1 :] for node in plan.nodes):
             done[number - 1 : number + 2] = _with_steps_in_front(*done[number - 1 : number + 2])
             done[number] = _relaying(done[number], done[number + 1 :])
-    plans = tuple(done)
-    is_timed = any(node.time_column is not None for plan in plans for node in plan.nodes)
-    done[0] = replace(plans[0], is_by_split=is_timed and bool(plans[0].nodes) and len(plans[0].own_sources) > 1)
-    for number, plan in enumerate(plans[:-1]):
-        sink, following = plan.repartition_sink, plans[number + 1]
-        assert sink is not None  # all but the last have one
-        own = [node.time_column for node in following.nodes if node.time_column is not None]
-        later = [
-            node.time_column
-            for later_plan in plans[number + 2 :]
-            for node in later_plan.nodes
-            if node.time_column is not None
-        ]
-        if not following.nodes or not (own or later):
-            continue
-        is_same = sink.then is None and all(table.then is None for table in following.tables)
-        column = (own or later)[0]
-        time = column if is_same and _has_times(sink.columns, column) else None
-        topic = replace(sink, is_labelled=True, is_relayed=plans[number].is_relay, time=time)
-        topic = replace(topic, lag=done[number].lag(column=column))
-        done[number] = replace(done[number], repartition_sink=topic)
-        done[number + 1] = replace(done[number + 1], repartition_source=topic)
+    is_timed = any(node.time_column is not None for plan in done for node in plan.nodes)
+    done[0] = replace(done[0], is_by_split=is_timed and bool(done[0].nodes) and len(done[0].own_sources) > 1)
+    for number in range(len(plans)):
+        plan = done[number]
+        if plan.repartition_source is not None:
+            plan = replace(plan, repartition_source=_arriving(plan.repartition_source, done))
+        sinks = {sink.topic: _with_labels(sink, plan, done) for sink in plan.sinks}
+        sink = plan.repartition_sink and sinks[plan.repartition_sink.topic]
+        of_branches = tuple(sinks[sink.topic] for sink in plan.branch_sinks)
+        done[number] = replace(plan, repartition_sink=sink, branch_sinks=of_branches)
     return tuple(done)
+
+
+def _arriving(source: RepartitionTopic, plans: Sequence[SubtopologyPlan]) -> RepartitionTopic:
+    """Return a repartition topic as its reader knows it; the sinks of those that write it have their labels."""
+    senders = senders_of(source.topic, plans)
+    first, *others = [next(sink for sink in plan.sinks if sink.topic == source.topic) for plan in senders]
+    names = [name for plan in senders for name in plan.names_to(source.topic)] if others else []
+    return replace(first, lag=max(sink.lag for sink in (first, *others)), others=source.others, names=tuple(names))
+
+
+def senders_of(topic: str, plans: Sequence[SubtopologyPlan]) -> list[SubtopologyPlan]:
+    """Return the plans that write a repartition topic."""
+    return [plan for plan in plans if any(sink.topic == topic for sink in plan.sinks)]
+
+
+def _with_labels(sink: RepartitionTopic, plan: SubtopologyPlan, plans: Sequence[SubtopologyPlan]) -> RepartitionTopic:
+    """Return a plan's sink with labels on its rows, if operators behind it go by event time."""
+    following, *others = _behind(sink, plans)
+    own, later = (
+        [node.time_column for each in behind for node in each.nodes if node.time_column is not None]
+        for behind in ([following], others)
+    )
+    if not following.nodes or not (own or later):
+        return sink
+    is_same = sink.then is None and all(table.then is None for table in following.tables)
+    column = (own or later)[0]
+    time = column if is_same and _has_times(sink.columns, column) else None
+    return replace(sink, is_labelled=True, is_relayed=plan.is_relay, time=time, lag=plan.lag(column=column))
+
+
+def _behind(sink: RepartitionTopic | None, plans: Sequence[SubtopologyPlan]) -> list[SubtopologyPlan]:
+    """Return the plans that a repartition topic's rows come through."""
+    behind = list[SubtopologyPlan]()
+    while sink is not None:
+        topic = sink.topic
+        behind.append(
+            next(plan for plan in plans if plan.repartition_source and plan.repartition_source.topic == topic)
+        )
+        sink = behind[-1].repartition_sink
+    return behind
+
+
+def beside(plan: SubtopologyPlan, sink: str, plans: Sequence[SubtopologyPlan]) -> list[dict[str, SourcesAt]]:
+    """Return the topics in front of others that write a plan's sink, and which sources' rows theirs are or become.
+
+    Rows go from topics of one dict to those of the next ones; the first has the pipeline's input.
+    """
+    levels = [dict[str, SourcesAt]() for _ in plans]
+    for sender in senders_of(sink, plans):
+        if sender is not plan:
+            _add_in_front(levels, sender, sink, partial(sender.sources_at, sink=sink), plans)
+    return [level for level in levels if level]
+
+
+def _add_in_front(
+    levels: Sequence[dict[str, SourcesAt]],
+    plan: SubtopologyPlan,
+    sink: str,
+    sources_at: SourcesAt,
+    plans: Sequence[SubtopologyPlan],
+) -> None:
+    """Add the topics in front of a plan's rows for a sink. sources_at: of those that these become in the end."""
+    for topic in plan.topics_to(sink):
+        earlier = levels[plan.subtopology.number].get(topic)
+        both = sources_at if earlier is None else partial(_either, earlier, sources_at)
+        levels[plan.subtopology.number][topic] = both
+    if (source := plan.repartition_source) is not None:
+        tasks = [TopicPartition(source.topic, number) for number in range(source.partitions or 0)]
+        of_all = {number for task in tasks for number in sources_at(task)}
+        for sender in senders_of(source.topic, plans):
+            _add_in_front(levels, sender, source.topic, lambda _: of_all, plans)
+
+
+def _either(one: SourcesAt, other: SourcesAt, partition: TopicPartition) -> set[int]:
+    return one(partition) | other(partition)
 
 
 def _with_steps_in_front(*plans: SubtopologyPlan) -> tuple[SubtopologyPlan, ...]:

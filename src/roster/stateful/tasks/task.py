@@ -160,11 +160,11 @@ class StatefulTask(PartitionTask):
         jobs: RestoreJobs = RestoreJobs(),
         failed: TaskAccumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
-        backlogs: Mapping[int, Backlog] = MappingProxyType({}),
+        backlogs: Mapping[tuple[int, str], Backlog] = MappingProxyType({}),
         sent: TaskAccumulator[dict[int, int]] | None = None,
         **reading: Any,
     ) -> None:
-        """tables, backlogs: by sub-topology: joined with rows; of the input, if rows it sends are labelled.
+        """tables: by sub-topology: joined with rows. backlogs: of the input, by sub-topology and the topic of its rows.
         sent: collects {source: largest time of its rows}.
 
         `reading`: the other arguments of `ReadTask`.
@@ -230,11 +230,11 @@ class StatefulTask(PartitionTask):
             by_task.setdefault(self._work.task_of(split), []).append(number)
             together_by[split.topic in sources].append(split)
         own = replace(self._config, include_headers=self._config.include_headers or self._committed.include_headers)
-        sinks = {plan.subtopology.number: plan.repartition_sink for plan in self._work.plans}
+        sinks = {plan.subtopology.number: plan.at_branch(self.branch).repartition_sink for plan in self._work.plans}
         sent = {
-            number: Sent(sink, self._backlogs[number])
+            number: Sent(sink, self._backlogs[number, sink.topic])
             for number, sink in sinks.items()
-            if number in self._backlogs and sink is not None and sink.is_labelled
+            if sink is not None and (number, sink.topic) in self._backlogs and sink.is_labelled
         }
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
             alone = list[list[int]]()
@@ -299,13 +299,13 @@ class StatefulTask(PartitionTask):
         for plan in work.plans:
             for node in plan.nodes:
                 node.operator(node.columns.empty_table(), NoState())
-            if plan.repartition_sink is None:
+            for sink in plan.sinks:
+                sink.to_records(sink.columns.empty_table())
+            if not plan.sinks:
                 work.encoding.as_records(plan.columns.empty_table(), plan.result_keys)
-            else:
-                plan.repartition_sink.to_records(plan.columns.empty_table())
 
     def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
-        return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
+        return self._work.plan_of(self._work.task_of(self._splits[numbers[0]])).at_branch(self.branch)
 
     def _aside(self, numbers: Sequence[int]) -> Aside | None:
         """Return what takes a task's bad records, None if these end the run."""
@@ -322,14 +322,14 @@ class StatefulTask(PartitionTask):
         self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task without operators; those that are labelled, split by split."""
-        plan = self._plan_at(numbers)
+        plan, home = self._plan_at(numbers), self._splits[numbers[0]].partition
         if sent is None:
-            yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look)
+            yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look, home=home)
         else:
             for number in numbers:
                 rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
                 clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition), self.branch))
-                yield from self._outgoing.rows(rows, plan, look, sent, clock)
+                yield from self._outgoing.rows(rows, plan, look, sent, clock, home)
         yield from self._outgoing.letters(aside)
 
     def _process(
@@ -345,7 +345,8 @@ class StatefulTask(PartitionTask):
                 for number in numbers
                 if self._splits[number].topic in plan.own_sources
             )
-            rows = by_split(plan, task.partition, rows_of, self._backlogs.get(task.subtopology))
+            sink = "" if plan.repartition_sink is None else plan.repartition_sink.topic
+            rows = by_split(plan, task.partition, rows_of, self._backlogs.get((task.subtopology, sink)))
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         updates: list[Update] = []
