@@ -35,7 +35,7 @@ from roster.stateful.restore_schedule import Copies
 from roster.stateful.store_targets import StoreTargets
 from roster.stateful.tasks.placement import placing_keys
 from roster.stateful.tasks.store_location import Place
-from roster.stateful.tasks.subtopology import SubtopologyPlan, labelled
+from roster.stateful.tasks.subtopology import SubtopologyPlan, behind_topic, labelled
 from roster.stateful.tasks.table_join import table_place
 from roster.stateful.tasks.task import StoreKind, TopologyPlan
 
@@ -251,7 +251,11 @@ class Stores(BetweenBatches):
 
     def _is_behind(self, subtopology: int) -> bool:
         """Return whether anything is left to read in front of a sub-topology's repartition. Raises ClientError."""
-        return any(backlog.has_more() for number, backlog in self.input_backlogs.items() if number < subtopology)
+        return any(
+            backlog.has_more()
+            for (_, topic), backlog in self.input_backlogs.items()
+            if any(plan.subtopology.number == subtopology for plan in behind_topic(topic, self.plans))
+        )
 
     def ran(
         self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})

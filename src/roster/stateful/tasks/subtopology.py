@@ -377,7 +377,7 @@ def senders_of(topic: str, plans: Sequence[SubtopologyPlan]) -> list[Subtopology
 
 def _with_labels(sink: RepartitionTopic, plan: SubtopologyPlan, plans: Sequence[SubtopologyPlan]) -> RepartitionTopic:
     """Return a plan's sink with labels on its rows, if operators behind it go by event time."""
-    following, *others = _behind(sink, plans)
+    following, *others = behind_topic(sink.topic, plans)
     own, later = (
         [node.time_column for each in behind for node in each.nodes if node.time_column is not None]
         for behind in ([following], others)
@@ -390,16 +390,12 @@ def _with_labels(sink: RepartitionTopic, plan: SubtopologyPlan, plans: Sequence[
     return replace(sink, is_labelled=True, is_relayed=plan.is_relay, time=time, lag=plan.lag(column=column))
 
 
-def _behind(sink: RepartitionTopic | None, plans: Sequence[SubtopologyPlan]) -> list[SubtopologyPlan]:
+def behind_topic(topic: str, plans: Sequence[SubtopologyPlan]) -> list[SubtopologyPlan]:
     """Return the plans that a repartition topic's rows come through."""
-    behind = list[SubtopologyPlan]()
-    while sink is not None:
-        topic = sink.topic
-        behind.append(
-            next(plan for plan in plans if plan.repartition_source and plan.repartition_source.topic == topic)
-        )
-        sink = behind[-1].repartition_sink
-    return behind
+    reading = [plan for plan in plans if plan.repartition_source and plan.repartition_source.topic == topic]
+    return [
+        plan for own in reading for plan in (own, *(of for to in own.sinks for of in behind_topic(to.topic, plans)))
+    ]
 
 
 def beside(plan: SubtopologyPlan, sink: str, plans: Sequence[SubtopologyPlan]) -> list[dict[str, SourcesAt]]:
