@@ -55,7 +55,7 @@ test: $(READY)demo,test  ## the tests, few examples, one of each kind with Spark
 gate: setup  ## all tests, all examples
 	$(PYTEST) $(PYTEST_ARGS)
 
-explore: $(READY)demo,test  ## new examples of all properties, new seeds of the simulator, for MINUTES (10)
+explore: $(READY)demo,test  ## new examples, seeds of the simulator and random programs, for MINUTES (10)
 	$(BIN)/python -m tests.explore $(MINUTES)
 
 test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0

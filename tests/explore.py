@@ -1,4 +1,4 @@
-"""New examples of every property and new seeds of the simulator, round after round: `python -m tests.explore MINUTES`.
+"""New examples, seeds of the simulator and random programs, round after round: `python -m tests.explore MINUTES`.
 
 Each round prints its seed; `--seed` runs that round again. The exit code is 1 if a round has failed.
 """
@@ -25,12 +25,15 @@ _INTERRUPTED = -signal.SIGINT, 2, 130
 
 def steps(seed: int) -> list[list[str]]:
     """Return the commands of a round."""
-    properties = ["-q", "-p", "no:randomly", f"--hypothesis-seed={seed}", "-m", "property"]
+    quiet = ["-q", "-p", "no:randomly", f"--hypothesis-seed={seed}"]
+    properties = [*quiet, "-m", "property"]
     spread = ["--numprocesses", "auto", "--dist", "worksteal"]
+    programs = [*quiet, "tests/spark/dataframes/test_random_programs.py"]
     simulation = ["--seed", str(seed % 2**31), "--seeds", str(SIMULATED)]
     return [
         [sys.executable, "-m", "pytest", *properties, *spread],
         [sys.executable, "-m", "tests.simulation", *simulation],
+        [sys.executable, "-m", "pytest", *programs],
     ]
 
 

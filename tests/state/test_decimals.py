@@ -12,13 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from roster.state import Position, StateError
+from roster.state import Position, StateError, expressions
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.definition import Definition, Noted
 from roster.state.entries import Read
 from roster.state.evolution import changes, evolution
-from roster.state.expressions import Call, Constant, Name, evaluate
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
@@ -277,65 +276,13 @@ def test_operators_are_those_of_exact_decimals(number: int, data: Any) -> None:
                 known = left is not None and right is not None and (right or name not in "/%")
                 value = FUNCTIONS[name](left, right).quantize(Decimal(1).scaleb(-scale)) if known else None
                 expected.append(value if value is not None and abs(value.scaleb(scale)) < 10**digits else None)
-            found = evaluate(Call(name, (Name("a"), Name("b"))), pa.table(arrays, ["a", "b"]))
+            found = expressions.FUNCTIONS[name](*arrays)
             assert found.type == pa.decimal128(digits, scale), name
             assert found.to_pylist() == expected, name
         if number < 2:  # with more than 38 digits together Spark rounds what it compares
             for name, function in COMPARED.items():
-                found = evaluate(Call(name, (Name("a"), Name("b"))), pa.table(arrays, ["a", "b"]))
+                found = expressions.FUNCTIONS[name](*arrays)
                 assert found.to_pylist() == [
                     None if None in (left, right) else function(left, right)
                     for left, right in zip(*numbers, strict=True)
                 ]
-
-
-M = Name("m")
-CENTS = [Decimal("0.07"), Decimal("-12.50"), None]
-
-
-@pytest.mark.parametrize(
-    ("expression", "kind", "values"),
-    [
-        (Call("*", (M, Constant(100, "int"))), (14, 2), ["7.00", "-1250.00", None]),
-        (Call("*", (M, Name("n"))), (21, 2), ["0.14", "-37.50", None]),
-        (Call("+", (Name("l"), M)), (23, 2), ["1.07", "-10.50", None]),
-        (Call("-", (M, Constant(Decimal("0.5"), "decimal(1,1)"))), (11, 2), ["-0.43", "-13.00", None]),
-        (Call("negative", (M,)), (10, 2), ["-0.07", "12.50", None]),
-        (Call("abs", (M,)), (10, 2), ["0.07", "12.50", None]),
-        (Call("coalesce", (M, Constant(0, "int"))), (12, 2), ["0.07", "-12.50", "0.00"]),
-        (Call("case", (Call(">", (M, Constant(0, "int"))), M)), (10, 2), ["0.07", None, None]),
-        (Call("cast to decimal(3,1)", (M,)), (3, 1), ["0.1", "-12.5", None]),
-        (Call("cast to decimal(2,1)", (M,)), (2, 1), ["0.1", None, None]),
-        (Call("cast to decimal(5,2)", (Name("x"),)), (5, 2), ["0.13", None, None]),
-        (Call("cast to decimal(5,2)", (Name("s"),)), (5, 2), ["1.01", "100.00", None]),
-        (Call("cast to decimal(5,2)", (Name("n"),)), (5, 2), ["2.00", "3.00", "4.00"]),
-        (Call("cast to int", (M,)), None, [0, -12, None]),
-        (Call("cast to tinyint", (Call("*", (M, Name("n"))),)), None, [0, -37, None]),
-        (Call("cast to tinyint", (Call("*", (M, Constant(-100, "int"))),)), None, [-7, None, None]),
-        (Call("*", (M, Name("x"))), None, [0.07 * 0.125, float("nan"), None]),
-        (Call("<", (M, Name("x"))), None, [True, True, None]),
-        (Call("sqrt", (Call("abs", (M,)),)), None, [0.07**0.5, 12.5**0.5, None]),
-    ],
-    ids=str,
-)
-def test_decimals_beside_other_types(expression: Any, kind: Any, values: Any) -> None:
-    columns = {
-        "m": pa.array(CENTS, pa.decimal128(10, 2)),
-        "n": pa.array([2, 3, 4], pa.int32()),
-        "l": pa.array([1, 2, 3], pa.int64()),
-        "x": pa.array([0.125, float("nan"), 1e300]),
-        "s": pa.array([" 1.005", "1e2\n", "1,5"]),
-    }
-    found = evaluate(expression, pa.table(columns))
-    if kind is None:
-        assert str(found.to_pylist()) == str(values)
-    else:
-        assert found.type == pa.decimal128(*kind)
-        assert found.to_pylist() == [value and Decimal(value) for value in values]
-
-
-@pytest.mark.parametrize("name", ["ceil", "floor", "cast to string", "length"])
-def test_functions_that_do_not_take_decimals_say_so(name: str) -> None:
-    rows = pa.table({"m": pa.array(CENTS, pa.decimal128(10, 2))})
-    with pytest.raises(StateError, match=rf"{name} does not take decimal128\(10, 2\); cast decimals to double"):
-        evaluate(Call(name, (M,)), rows)

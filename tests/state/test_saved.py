@@ -230,15 +230,23 @@ def test_first_rows_are_their_keys_and_times(
     assert {row["k"]: row["first"] for row in found.get("entries", [])} == first
 
 
-SIDES = st.tuples(st.booleans(), st.sampled_from(["", "a", "a\0", "b"]), st.integers(-30, 30), st.integers(0, 3))
+SIDES = st.tuples(st.booleans(), st.sampled_from(["", "a", "a\0", "b", None]), st.integers(-30, 30), st.integers(0, 3))
+BOUNDS = st.none() | st.sampled_from([(0, 1), (-1, 0), (0, 0)])
+KINDS = ["left", "inner", "full", "semi"]
 
 
-@given(st.lists(SIDES, min_size=1, max_size=14), CUTS, st.integers(1, 9), st.sampled_from(["left", "inner", "full"]))
+@given(st.lists(SIDES, min_size=1, max_size=14), CUTS, st.integers(1, 9), st.sampled_from(KINDS), BOUNDS)
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_of_a_join_keep_their_columns_their_order_and_whether_they_wait(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], within: int, how: str
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], within: int, how: str, bounds: Any
 ) -> None:
-    join = test_stream_join.operator(within, 99, how)
+    join = test_stream_join.operator(within, 99, how, bounds)
+    low, high = bounds or (-within, within)
+
+    def has_partner(is_other: bool, key: str | None, at: int) -> bool:
+        apart = [(t - at) if o else (at - t) for o, k, t, _ in rows if o != is_other and k == key and key is not None]
+        return any(low <= time <= high for time in apart)
+
     cut = sorted(place % (len(rows) + 1) for place in cuts)
     parts = [rows[start:end] for start, end in zip([0, *cut], [*cut, len(rows)], strict=True)]
     tables = [test_stream_join.table_of(part) for part in parts]
@@ -247,11 +255,13 @@ def test_rows_of_a_join_keep_their_columns_their_order_and_whether_they_wait(
         (False, "left", test_stream_join.left_row),
         (True, "right", test_stream_join.right_row),
     ):
-        expected = [make(*row) for other, *row in rows if other == is_other]
-        if how == "full" or (side, how) == ("left", "left"):
-            own = (each for each in rows if each[0] == is_other)
-            for row, (_, key, at, _) in zip(expected, own, strict=True):
-                row["waits"] = not any(o != is_other and k == key and abs(t - at) <= within for o, k, t, _ in rows)
+        is_marked = how == "full" or (side == "left" and how != "inner")
+        stays = how == "full" or (side, how) == ("left", "left")
+        own = [row for row in rows if row[0] == is_other and (stays or row[1] is not None)]
+        expected = list[dict[str, Any]]()
+        for _, key, at, n in own:
+            waits = {"waits": not has_partner(is_other, key, at)} if is_marked else {}
+            expected.append(make(key, at, n) | waits)
         assert unordered(found.get(side, [])) == unordered(expected)
 
 

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.types import StructType
 
-from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import alias_of, class_of, expression_of, members, parsed
+from roster.pipeline.errors import PipelineError, reason_of
+from roster.pipeline.spark_schemas import arrow_schema
+from roster.pipeline.tasks.computed_columns import ComputedColumns
+from roster.spark.arrow_expressions import LeftToSparkError, Scope
+from roster.spark.column_expressions import (
+    alias_of,
+    class_of,
+    columns_of,
+    jvm,
+    members,
+    name_of,
+    over,
+    parsed,
+    text_of,
+)
 from roster.state.aggregate_functions import (
     ALL_ROWS,
     BY_ANOTHER,
@@ -22,7 +36,7 @@ from roster.state.aggregate_functions import (
     Kind,
 )
 from roster.state.collected import sketch_size
-from roster.state.expressions import Call, Constant, Expression, Name
+from roster.state.expressions import Expression
 from roster.state.store import StateError
 
 _FIELD = "aggregates"
@@ -87,7 +101,7 @@ def _of_node(node: Any) -> Aggregate:
     if node.isDistinct():
         if function not in _DISTINCT or (function == "sum" and len(arguments) != 1) or not arguments:
             raise _not_kept("deduplicate by the keys and the columns in front of it")
-        *others, last = [_where(_condition(node), expression_of(argument)) for argument in arguments]
+        *others, last = [_where(_condition(node), argument) for argument in arguments]
         aggregate = _of_value(_DISTINCT[function], last)
         for value in reversed(others):
             aggregate = _of_value(_DISTINCT[function], value, aggregate)
@@ -95,24 +109,22 @@ def _of_node(node: Any) -> Aggregate:
     return _of_function(function, arguments, _condition(node), ignores_nulls=_ignores_nulls(node, arguments))
 
 
-def _of_function(
-    function: str, arguments: list[Any], condition: Expression | None, *, ignores_nulls: bool
-) -> Aggregate:
+def _of_function(function: str, arguments: list[Any], condition: Any, *, ignores_nulls: bool) -> Aggregate:
     if function == "count_if" and len(arguments) == 1:
-        function, condition = "count", _both(expression_of(arguments[0]), condition)
+        function, condition = "count", _both(arguments[0], condition)
         arguments = []
     if function in BY_ANOTHER and len(arguments) == 2:
-        value, by = map(expression_of, arguments)
+        value, by = arguments
         return _of_value(BY_ANOTHER[function], value, by=_of_value(Kind.MIN, _where(condition, by)))
     kind = {**FUNCTIONS, **PERCENTILES}.get(function)
     if kind is Kind.COUNT and (not arguments or _is_all_rows(arguments)):
-        return Aggregate(kind, ALL_ROWS) if condition is None else _of_value(kind, _where(condition, _ONE))
+        return Aggregate(kind, ALL_ROWS) if condition is None else _of_value(kind, _where(condition, parsed("1")))
     if kind in IGNORING_NULLS and len(arguments) == 2:
         arguments = arguments[:1]
     if kind is not None and (not arguments or class_of(arguments[0]) == "UnresolvedStar"):
         raise _not_kept("name a column, as in sum(price)")
     if kind in _FURTHER:
-        aggregate = _of_value(kind, _where(condition, expression_of(arguments[0])))
+        aggregate = _of_value(kind, _where(condition, arguments[0]))
         return replace(aggregate, arguments=_further(kind, arguments[1:]))
     if kind is None or len(arguments) != 1:
         near = "approx_percentile(c, 0.5) is near it, in a state that does not grow"
@@ -121,12 +133,11 @@ def _of_function(
         if condition is not None and not ignores_nulls:
             raise _not_kept("a condition needs `ignore nulls`")
         kind = IGNORING_NULLS[kind] if ignores_nulls else kind
-    return _of_value(kind, _where(condition, expression_of(arguments[0])))
+    return _of_value(kind, _where(condition, arguments[0]))
 
 
 _GRAMMAR = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 """Functions that Spark's parser has rules for, by their classes."""
-_ONE = Constant(1, "int")
 _DISTINCT = {"count": Kind.COUNT_DISTINCT, "sum": Kind.SUM_DISTINCT}
 _MOST = "the most values, a whole number from 1 on"
 _FURTHER = {
@@ -165,29 +176,32 @@ def _value(node: Any) -> Any:
     """Return the value of a constant, of an array of them a tuple; None for anything else."""
     if class_of(node) == "UnresolvedFunction" and node.nameParts().mkString(".").lower() == "array":
         return tuple(_value(member) for member in members(node.arguments()))
-    expression = expression_of(node)
-    value = expression.value if isinstance(expression, Constant) else None
-    return float(value) if isinstance(value, Decimal) else value
+    value = node.value() if class_of(node) == "Literal" else None
+    return float(str(value)) if class_of(node) == "Literal" and "decimal" in node.dataType().typeName() else value
 
 
-def _of_value(kind: Kind, value: Expression, by: Aggregate | None = None) -> Aggregate:
-    if isinstance(value, Name):
-        return Aggregate(kind, value.column, by=by)
-    return Aggregate(kind, str(value), value, by)
+def _of_value(kind: Kind, value: Any, by: Aggregate | None = None) -> Aggregate:
+    if class_of(value) == "UnresolvedAttribute":
+        return Aggregate(kind, name_of(value), by=by)
+    text = text_of(value)
+    return Aggregate(kind, text, Expression(text, (*dict.fromkeys(columns_of(value)),), value), by)
 
 
-def _where(condition: Expression | None, value: Expression) -> Expression:
+def _where(condition: Any, value: Any) -> Any:
     """Return the value where the condition is true, else null."""
-    return value if condition is None else Call("case", (condition, value))
+    if condition is None:
+        return value
+    branches = jvm().PythonUtils.toSeq([jvm().scala.Tuple2(condition, value)])
+    return jvm().org.apache.spark.sql.catalyst.expressions.CaseWhen(branches, jvm().scala.Option.apply(None))
 
 
-def _both(one: Expression, other: Expression | None) -> Expression:
-    return one if other is None else Call("and", (one, other))
+def _both(one: Any, other: Any) -> Any:
+    return one if other is None else jvm().org.apache.spark.sql.catalyst.expressions.And(one, other)
 
 
-def _condition(node: Any) -> Expression | None:
-    """Return the condition of `filter (where …)`."""
-    return expression_of(node.filter().get()) if node.filter().isDefined() else None
+def _condition(node: Any) -> Any:
+    """Return the condition of `filter (where …)`, None without one."""
+    return node.filter().get() if node.filter().isDefined() else None
 
 
 def _ignores_nulls(node: Any, arguments: list[Any]) -> bool:
@@ -213,3 +227,66 @@ def _text(given: str | Column) -> str:
 def _not_kept(way: str) -> StateError:
     functions = ", ".join(sorted({*FUNCTIONS, *BY_ANOTHER, *PERCENTILES, "count_if"}))
     return StateError(f"none of {functions}; {way}")
+
+
+def typed(aggregates: Mapping[str, Aggregate], columns: StructType) -> dict[str, Aggregate]:
+    """Return the aggregates with expressions that are computed of rows with these columns.
+
+    Spark analyses them: so types, casts and names are as it has them. Raises PipelineError that names the one at fault.
+    """
+    parts = ((name, part.expression) for name, aggregate in aggregates.items() for part in aggregate.chain())
+    names = {own: name for name, own in parts if own is not None and own.compute is None}
+    computed = _computed(names, SparkSession.active().createDataFrame([], columns)) if names else {}
+
+    def with_types(aggregate: Aggregate) -> Aggregate:
+        own, by = aggregate.expression, aggregate.by
+        by = None if by is None else with_types(by)
+        return replace(aggregate, expression=None if own is None else computed.get(own, own), by=by)
+
+    return {name: with_types(aggregate) for name, aggregate in aggregates.items()}
+
+
+def _computed(names: Mapping[Expression, str], frame: Any) -> dict[Expression, Expression]:
+    """Return expressions over the columns of a frame with what computes them. names: of their aggregates.
+
+    Raises PipelineError.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    attributes = {str(column.name()): column for column in members(plan.output())}
+    for expression, name in names.items():
+        if missing := [column for column in expression.columns if column not in attributes]:
+            raise PipelineError(f"{name!r}: no column {missing[0]!r} among {', '.join(attributes)}", field=_FIELD)
+    try:
+        columns = _analyzed([over(expression.parsed, attributes) for expression in names], plan, frame)
+    except AnalysisException as error:
+        for expression, name in names.items() if len(names) > 1 else ():
+            _computed({expression: name}, frame)
+        expression, name = next(iter(names.items()))
+        raise PipelineError(f"{name!r}: {expression.text}: {reason_of(error)}", field=_FIELD) from None
+    scope, computed = Scope.given(members(plan.output()), stops=False), {}
+    for (expression, name), column in zip(names.items(), columns, strict=True):
+        try:
+            value = scope.computed(column)
+        except LeftToSparkError as error:
+            problem = f"{name!r}: {expression.text}: {error} is not among what its tasks compute"
+            fix = "Make the column in map_arrow in front of it, or use read_stream, where Spark computes it"
+            raise PipelineError(problem, field=_FIELD, fix=fix) from None
+        given = arrow_schema(StructType([frame.schema[name] for name in expression.columns]))
+        kind, compute = str(column.dataType().catalogString()), ComputedColumns(given, (), {expression.text: value})
+        computed[expression] = replace(expression, parsed=None, kind=kind, compute=compute)
+    return computed
+
+
+def _analyzed(expressions: Sequence[Any], plan: Any, frame: Any) -> list[Any]:
+    """Return expressions over a plan as Spark has analysed them. Raises AnalysisException."""
+    catalyst, nothing = jvm().org.apache.spark.sql.catalyst, jvm().PythonUtils.toSeq([])
+    make, none, named = catalyst.expressions, jvm().scala.Option.apply(None), []
+    for number, expression in enumerate(expressions):
+        own = make.NamedExpression.newExprId()
+        named.append(make.Alias(expression, f"c{number}", own, nothing, none, nothing))
+    project = catalyst.plans.logical.Project(jvm().PythonUtils.toSeq(named), plan)
+    dataset = jvm().org.apache.spark.sql.classic.Dataset.ofRows(frame.sparkSession._jsparkSession, project)
+    analyzed = dataset.queryExecution().analyzed()
+    if class_of(analyzed) != "Project" or analyzed.projectList().size() != len(named):
+        raise AnalysisException("functions of several rows have no value of each row")
+    return members(analyzed.projectList())

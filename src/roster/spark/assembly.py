@@ -41,7 +41,7 @@ from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.joined_batches import TableJoins, joined_source
 from roster.spark.queries.pages import Served, served_stores
 from roster.spark.stateful_batches import StatefulBatches
-from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps
+from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps, with_types
 from roster.spark.steps import BySpark, chained
 from roster.state.definition import Definition
 from roster.state.event_time import microseconds
@@ -338,7 +338,7 @@ def _node(
     """
     _check_names(columns)
     stateful, other = declared.stateful, None
-    operator, rows = stateful.operator, arrow_schema(columns)
+    operator, rows = with_types(stateful.operator, columns), arrow_schema(columns)
     if stateful.other is not None and isinstance(operator, StreamJoin):
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)

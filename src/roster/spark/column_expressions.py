@@ -1,7 +1,9 @@
-"""Translates Spark's expressions, from PySpark columns or SQL text, into those of `roster.state.expressions`."""
+"""Spark's expressions as it has parsed them, from PySpark columns or SQL text: their columns, parts and texts."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -9,10 +11,12 @@ from pyspark import SparkContext
 from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql.functions import expr
+from pyspark.sql.types import DataType, StructType
 
-from roster.state.expressions import FUNCTIONS, Call, Constant, Expression, Name, is_function, type_of
+from roster.state.expressions import quoted
 from roster.state.store import StateError
 
+_MOST_SHOWN = 80
 _CLASSES = {
     "Add": "+",
     "Subtract": "-",
@@ -79,10 +83,15 @@ def _tree(column: Any) -> Any:
 
 def _converter() -> Any:
     """Return Spark's converter of columns to expressions. Raises StateError without a session of Spark Classic."""
+    return getattr(getattr(jvm().org.apache.spark.sql.classic, "ColumnNodeToExpressionConverter$"), "MODULE$")
+
+
+def jvm() -> Any:
+    """Return the gateway to the session's JVM. Raises StateError without a session of Spark Classic."""
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
         raise StateError("Spark parses expressions, and has no session yet; start one before")
-    return getattr(getattr(context._jvm.org.apache.spark.sql.classic, "ColumnNodeToExpressionConverter$"), "MODULE$")
+    return context._jvm
 
 
 def class_of(node: Any) -> str:
@@ -95,38 +104,66 @@ def members(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
-def expression_of(node: Any) -> Expression:
-    """Translate a parsed expression. Raises StateError that names the part that is not supported."""
+def text_of(node: Any) -> str:
+    """Return the text of a parsed expression, as definitions of state have it."""
     kind = class_of(node)
     if kind == "UnresolvedAttribute":
-        return Name(".".join(members(node.nameParts())))
+        return quoted(name_of(node))
     if kind == "Literal":
-        return _constant(node)
-    arguments = tuple(expression_of(child) for child in members(node.children()))
+        return _text_of_constant(node)
+    arguments = [text_of(child) for child in members(node.children())]
     if kind == "Cast":
-        return _call(f"cast to {node.dataType().catalogString()}", arguments)
-    if kind == "UnresolvedFunction":
-        return _call(node.nameParts().mkString(".").lower(), arguments)
-    return _call(_CLASSES.get(kind, kind.lower()), arguments)
-
-
-def _call(function: str, arguments: tuple[Expression, ...]) -> Expression:
-    function = _SYNONYMS.get(function, function)
+        return f"cast to {node.dataType().catalogString()}({arguments[0]})"
+    function = node.nameParts().mkString(".").lower() if kind == "UnresolvedFunction" else kind.lower()
+    function = _CLASSES.get(kind, _SYNONYMS.get(function, function))
     if function in ("-", "+") and len(arguments) == 1:
-        return Call("negative", arguments) if function == "-" else arguments[0]
+        return f"negative({arguments[0]})" if function == "-" else arguments[0]
     if function == "!=":
-        return Call("not", (Call("=", arguments),))
-    if not is_function(function):
-        raise StateError(
-            f"{function!r} is not among {', '.join(FUNCTIONS)}; make the column in map_arrow in front of it"
-        )
-    return Call(function, arguments)
+        return f"not(({arguments[0]} = {arguments[1]}))"
+    if len(arguments) == 2 and not function[0].isalpha():
+        return f"({arguments[0]} {function} {arguments[1]})"
+    return f"{function}({', '.join(arguments)})"
 
 
-def _constant(node: Any) -> Constant:
+def _text_of_constant(node: Any) -> str:
     kind, value = str(node.dataType().catalogString()), node.value()
-    if kind.startswith("decimal") and value is not None:
-        return Constant(Decimal(str(value)), kind)
-    if type_of(kind) is None:
-        raise StateError(f"a constant of type {kind} is not supported; make the column in map_arrow in front of it")
-    return Constant(str(value) if kind == "string" and value is not None else value, kind)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if kind == "string":
+        return "'" + str(value).replace("'", "''") + "'"
+    if kind.startswith("decimal"):
+        return f"{Decimal(str(value)):f}" + ("BD" if kind.endswith(",0)") else "")
+    return f"{kind} {value}" if kind in ("date", "timestamp") else str(value)
+
+
+def name_of(attribute: Any) -> str:
+    """Return the column that a parsed name says."""
+    return ".".join(members(attribute.nameParts()))
+
+
+def columns_of(node: Any) -> Iterator[str]:
+    """Yield the columns of a parsed expression."""
+    if class_of(node) == "UnresolvedAttribute":
+        yield name_of(node)
+    for child in members(node.children()):
+        yield from columns_of(child)
+
+
+def over(node: Any, columns: Mapping[str, Any]) -> Any:
+    """Return a parsed expression over these attributes."""
+    if class_of(node) == "UnresolvedAttribute":
+        return columns[name_of(node)]
+    children = [over(child, columns) for child in members(node.children())]
+    return node.withNewChildren(jvm().PythonUtils.toSeq(children)) if children else node
+
+
+def type_of(kind: Any) -> DataType:
+    """Return a type of Catalyst's as PySpark's."""
+    field_of: dict[str, Any] = {"name": "type", "nullable": True, "metadata": {}, "type": json.loads(kind.json())}
+    return StructType.fromJson({"fields": [field_of]})["type"].dataType
+
+
+def short(text: str) -> str:
+    """Return a text on one line, its beginning if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 3]}..."

@@ -18,7 +18,7 @@ from roster.pipeline.options import Options, as_columns
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.json_values import JsonReader, unsupported
 from roster.pipeline.tasks.value_columns import PERMISSIVE
-from roster.spark.aggregate_columns import Aggregates, parse_aggregates
+from roster.spark.aggregate_columns import Aggregates, parse_aggregates, typed
 from roster.spark.steps import Parsed, Step, chained, pickled
 from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
@@ -285,6 +285,13 @@ def check_extra(field: str) -> None:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
     except RosterError as error:
         raise PipelineError(str(error), field=field) from None
+
+
+def with_types(operator: Operator, columns: StructType) -> Operator:
+    """Return the operator for rows with these columns. Raises PipelineError for expressions that do not fit."""
+    if not isinstance(operator, Aggregation | WindowedAggregation | SessionAggregation):
+        return operator
+    return replace(operator, aggregates=typed(operator.aggregates, columns))
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from roster.state import collected, decimals
 from roster.state.byte_slices import fixed
-from roster.state.expressions import Expression, evaluate, names_of
+from roster.state.expressions import Expression
 from roster.state.keys import ordered
 from roster.state.rows import is_nested, packed
 from roster.state.store import StateError
@@ -202,12 +202,12 @@ class Aggregate:
         """Return the column of a table as it is. Raises StateError as `values` does."""
         if self.column == ALL_ROWS:
             return pa.chunked_array([pa.array(np.ones(len(table), np.int8))])
-        needed = [self.column] if self.expression is None else names_of(self.expression)
+        needed = (self.column,) if self.expression is None else self.expression.columns
         if missing := [name for name in needed if name not in table.column_names]:
             raise StateError(f"no column {missing[0]!r} among {', '.join(table.column_names)}")
         if self.expression is None:
             return table[self.column]
-        return pa.chunked_array([evaluate(self.expression, table)])
+        return pa.chunked_array([self.expression.values(table)])
 
     def chain(self) -> list[Aggregate]:
         """Return it with those behind it in `by`."""

@@ -1,7 +1,8 @@
-"""Expressions over columns, with Spark's types and nulls, evaluated by Arrow.
+"""Expressions over columns: what an aggregate keeps of one, and Arrow's functions with Spark's values and nulls.
 
-Where Spark's ANSI mode ends a query with an error (a division by zero, an overflow, a text that is not a number), the
-value is null, as with Spark's `try_` functions: so a record cannot stop a partition for ever.
+Arguments have the types that Spark casts them to. Where Spark's ANSI mode ends a query with an error (a division by
+zero, an overflow, a text that is not a number), the value is null, as with Spark's `try_` functions: so a record cannot
+stop a partition for ever.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,192 +21,39 @@ import pyarrow.compute as pc
 
 from roster.state import decimals
 from roster.state.byte_slices import Column, as_bytes
-from roster.state.keys import is_text
-from roster.state.store import StateError
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """A column."""
+class Expression:
+    """An expression over columns of a table.
 
-    column: str
+    text: as definitions have it. columns: the names of those that it is made of. parsed: as Spark has parsed it, until
+    the types of columns are known. kind, compute: from then on the type of its values, and what makes them.
+    """
 
-    def __str__(self) -> str:
-        return self.column if re.fullmatch(r"[A-Za-z_]\w*", self.column) else f"`{self.column.replace('`', '``')}`"
+    text: str
+    columns: tuple[str, ...]
+    parsed: Any = field(default=None, compare=False, repr=False)
+    kind: str = ""
+    compute: Callable[[pa.RecordBatch], pa.RecordBatch] | None = field(default=None, compare=False, repr=False)
 
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A value. kind: Spark's name of its type; dates and timestamps are days and microseconds since the epoch."""
-
-    value: bool | int | float | str | Decimal | None
-    kind: str
-
-    def __str__(self) -> str:
-        if self.value is None or isinstance(self.value, bool):
-            return {None: "null", True: "true", False: "false"}[self.value]
-        if self.kind == "string":
-            return "'" + str(self.value).replace("'", "''") + "'"
-        if isinstance(self.value, Decimal) and not self.kind.endswith(",0)"):
-            return f"{self.value:f}"
-        if isinstance(self.value, Decimal):
-            return f"{self.value:f}BD"
-        return f"{self.kind} {self.value}" if self.kind in ("date", "timestamp") else str(self.value)
+    def values(self, table: pa.Table) -> Column:
+        """Return the value of each row. Raises ArithmeticError for values that a function does not take."""
+        assert self.compute is not None  # the types are known
+        names = self.columns or table.column_names[:1]
+        arrays = [pa.concat_arrays([pa.array([], table[name].type), *table[name].chunks]) for name in names]
+        return self.compute(pa.RecordBatch.from_arrays(arrays, list(names))).column(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function of `FUNCTIONS` with its arguments; `cast to …` has the type in its name."""
-
-    function: str
-    arguments: tuple[Expression, ...]
-
-    def __str__(self) -> str:
-        texts = [str(argument) for argument in self.arguments]
-        if len(texts) == 2 and not self.function[0].isalpha():
-            return f"({texts[0]} {self.function} {texts[1]})"
-        return f"{self.function}({', '.join(texts)})"
-
-
-Expression: TypeAlias = Name | Constant | Call
-
-TYPES = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "void": pa.null(),
-}
-"""Types of constants and casts, by Spark's names."""
-
-
-def names_of(expression: Expression) -> Iterator[str]:
-    """Yield the columns of an expression."""
-    if isinstance(expression, Name):
-        yield expression.column
-    elif isinstance(expression, Call):
-        for argument in expression.arguments:
-            yield from names_of(argument)
-
-
-def evaluate(expression: Expression, table: pa.Table) -> Column:
-    """Return the value of each row. Raises StateError that quotes the part whose types do not fit."""
-    value = _evaluate(expression, table)
-    return pa.repeat(value, len(table)) if isinstance(value, pa.Scalar) else value
-
-
-def _evaluate(expression: Expression, table: pa.Table) -> Column:
-    """Return an array, or a scalar if all rows have the same value."""
-    if isinstance(expression, Name):
-        return pa.concat_arrays([pa.array([], table[expression.column].type), *table[expression.column].chunks])
-    if isinstance(expression, Constant):
-        return pa.scalar(expression.value, type_of(expression.kind))
-    arguments = [_evaluate(argument, table) for argument in expression.arguments]
-    if expression.function in _OF_TWO and any(pa.types.is_decimal(value.type) for value in arguments):
-        pairs = zip(expression.arguments, arguments, strict=True)
-        arguments = [_of_digits(argument, value) for argument, value in pairs]
-    try:
-        return _function_of(expression.function)(*arguments)
-    except (pa.ArrowException, _MisfitError) as error:
-        kinds = ", ".join(str(value.type) for value in arguments)
-        fix = "; cast decimals to double" if any(pa.types.is_decimal(value.type) for value in arguments) else ""
-        raise StateError(f"{expression}: {expression.function} does not take {kinds}{fix}") from error
-
-
-def type_of(name: str) -> pa.DataType | None:
-    """Return the type that Spark calls so, None for one that is not supported."""
-    return TYPES.get(name) or decimals.type_of_name(name)
-
-
-def is_function(name: str) -> bool:
-    """Return True for what a call may name."""
-    return name in FUNCTIONS or _decimal_goal(name) is not None
-
-
-def _function_of(name: str) -> Callable[..., Column]:
-    goal = _decimal_goal(name)
-    return FUNCTIONS[name] if goal is None else _cast_to_decimal(goal)
-
-
-def _decimal_goal(function: str) -> pa.DataType | None:
-    """Return the type of a cast to decimals, None for other functions."""
-    return decimals.type_of_name(function.removeprefix("cast to ")) if function.startswith("cast to ") else None
-
-
-def _of_digits(expression: Expression, value: Column) -> Column:
-    """Return the value of an expression, of a constant that is an integer as a decimal of so many digits as it has."""
-    number = expression.value if isinstance(expression, Constant) else None
-    return decimals.of_digits(number) if isinstance(number, int) and not isinstance(number, bool) else value
-
-
-class _MisfitError(Exception):
-    """Types of arguments that Spark would not take either, or that are not supported."""
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    is_plain = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
-    return bool(is_plain or pa.types.is_decimal128(kind))
-
-
-def _are_decimals(*columns: Column) -> bool:
-    """Return True for numbers that are computed as decimals: without floats."""
-    kinds = [column.type for column in columns]
-    is_exact = all(_is_number(kind) and not pa.types.is_floating(kind) for kind in kinds)
-    return is_exact and any(pa.types.is_decimal128(kind) for kind in kinds)
-
-
-def _as_decimals(*columns: Column) -> list[Column]:
-    """Return numbers as decimals; nulls have the type of another one."""
-    kind = next((column.type for column in columns if pa.types.is_decimal128(column.type)), None)
-    plain = [column.cast(kind) if pa.types.is_null(column.type) else column for column in columns]
-    return [decimals.of_integers(column) if pa.types.is_integer(column.type) else column for column in plain]
+def quoted(column: str) -> str:
+    """Return a column's name as texts of expressions have it."""
+    return column if re.fullmatch(r"[A-Za-z_]\w*", column) else f"`{column.replace('`', '``')}`"
 
 
 def _as_floats(column: Column, goal: pa.DataType) -> Column:
     if pa.types.is_decimal(column.type):
         return column.cast(pa.string()).cast(goal)  # the nearest, which Arrow's cast of decimals is not
     return column.cast(goal, safe=False)
-
-
-def _common(*columns: Column) -> list[Column]:
-    """Cast to the type that Spark gives to values of these types together."""
-    kinds = [column.type for column in columns if not pa.types.is_null(column.type)]
-    if not kinds:
-        return list(columns)
-    if _are_decimals(*columns):
-        exact = _as_decimals(*columns)
-        goal = decimals.common_type([column.type for column in exact])
-        return [decimals.rounded(column, goal) for column in exact]
-    if all(_is_number(kind) for kind in kinds):
-        floats = [kind for kind in kinds if pa.types.is_floating(kind)]
-        widest = max(kinds, key=lambda kind: kind.bit_width)
-        mixed = floats and (len(floats) < len(kinds) or pa.types.is_float64(widest))
-        goal = pa.float64() if mixed else widest
-    elif all(is_text(kind) for kind in kinds):
-        goal = pa.string()
-    elif all(pa.types.is_timestamp(kind) for kind in kinds):
-        goal = pa.timestamp("us", "UTC")
-    elif len(set(kinds)) == 1:
-        goal = kinds[0]
-    else:
-        raise _MisfitError
-    return [_as_floats(column, goal) if pa.types.is_floating(goal) else column.cast(goal) for column in columns]
-
-
-def _numbers(*columns: Column) -> list[Column]:
-    if not all(_is_number(column.type) for column in columns):
-        raise _MisfitError
-    return _common(*columns)
-
-
-def _doubles(*columns: Column) -> list[Column]:
-    return [_as_floats(column, pa.float64()) for column in _numbers(*columns)]
 
 
 def _by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
@@ -221,7 +69,7 @@ def _by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
 
 
 def _of_decimals(operator: str, *columns: Column) -> Column:
-    return _by_rows(functools.partial(decimals.computed, operator))(*_as_decimals(*columns))
+    return _by_rows(functools.partial(decimals.computed, operator))(*columns)
 
 
 def _arithmetic(
@@ -238,13 +86,12 @@ def _arithmetic(
         return pa.array([value if value is not None and least <= value <= most else None for value in values], kind)
 
     def apply(*columns: Column) -> Column:
-        if operator and _are_decimals(*columns):
+        if operator and pa.types.is_decimal(columns[0].type):
             return _of_decimals(operator, *columns)
-        numbers = _numbers(*columns)
         try:
-            return checked(*numbers)
+            return checked(*columns)
         except pa.ArrowInvalid:  # beyond the type
-            return exactly(*numbers)
+            return exactly(*columns)
 
     return apply
 
@@ -255,20 +102,18 @@ def _unless(bad: Column, value: Column) -> Column:
 
 
 def _divide(left: Column, right: Column) -> Column:
-    if _are_decimals(left, right):
+    if pa.types.is_decimal(left.type):
         return _of_decimals("/", left, right)
-    left, right = _doubles(left, right)
     return _unless(pc.equal(right, 0.0), pc.divide(left, right))
 
 
 @_by_rows
 def _remainder(left: Column, right: Column) -> Column:
-    if _are_decimals(left, right):
+    if pa.types.is_decimal(left.type):
         return _of_decimals("%", left, right)
-    left, right = _numbers(left, right)
     by = _unless(pc.equal(right, 0), right)
     missing = pc.is_null(pc.add(left, by)).to_numpy(zero_copy_only=False)
-    with np.errstate(invalid="ignore"):  # of an infinity: NaN
+    with np.errstate(all="ignore"):  # of an infinity: NaN
         result = np.fmod(*(side.fill_null(1).to_numpy(zero_copy_only=False) for side in (left, by)))
     return pa.array(result, left.type, mask=missing)
 
@@ -277,7 +122,6 @@ def _compare(operator: Callable[..., Column], *, of_nan: Callable[[Column, Colum
     """Return a comparison in which NaN is equal to itself and greater than all other numbers, as in Spark."""
 
     def apply(left: Column, right: Column) -> Column:
-        left, right = _common(left, right)
         result = operator(left, right)
         if pa.types.is_floating(left.type):
             nans = pc.is_nan(left), pc.is_nan(right)
@@ -296,22 +140,10 @@ def _null_safe_equal(left: Column, right: Column) -> Column:
     return pc.if_else(pc.and_(pc.is_null(left), pc.is_null(right)), True, pc.fill_null(_equal(left, right), False))
 
 
-def _booleans(function: Callable[..., Column]) -> Callable[..., Column]:
-    def apply(*columns: Column) -> Column:
-        if not all(pa.types.is_boolean(column.type) or pa.types.is_null(column.type) for column in columns):
-            raise _MisfitError
-        return function(*(column.cast(pa.bool_()) for column in columns))
-
-    return apply
-
-
 def _case(*columns: Column) -> Column:
     """Conditions with their values in turn, and the value if no condition holds."""
-    *pairs, other = columns if len(columns) % 2 else (*columns, pa.scalar(None))
-    other, *values = _common(other, *pairs[1::2])
-    for condition, value in reversed(list(zip(pairs[::2], values, strict=True))):
-        if not pa.types.is_boolean(condition.type):
-            raise _MisfitError
+    *pairs, other = columns if len(columns) % 2 else (*columns, pa.scalar(None, columns[1].type))
+    for condition, value in reversed(list(zip(pairs[::2], pairs[1::2], strict=True))):
         other = pc.if_else(pc.fill_null(condition, False), value, other)
     return other
 
@@ -320,36 +152,14 @@ def _is_in(value: Column, *others: Column) -> Column:
     return functools.reduce(pc.or_kleene, (_equal(value, other) for other in others))
 
 
-def _texts(function: Callable[..., Column]) -> Callable[..., Column]:
-    def apply(*columns: Column) -> Column:
-        if not all(pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in columns):
-            raise _MisfitError
-        return function(*columns)
-
-    return apply
-
-
 def _by_pattern(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function of texts whose second argument is a constant."""
-
-    def apply(value: Column, pattern: Column) -> Column:
-        if not isinstance(pattern, pa.Scalar):
-            raise _MisfitError
-        return function(value, pattern.as_py())
-
-    return _texts(apply)
+    return lambda value, pattern: function(value, pattern.as_py())
 
 
 def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function that makes whole numbers of floats."""
-
-    def apply(value: Column) -> Column:
-        (value,) = _numbers(value)
-        if pa.types.is_decimal(value.type):
-            raise _MisfitError
-        return _to_integers(function(value), pa.int64())
-
-    return apply
+    return lambda value: _to_integers(function(value), pa.int64())
 
 
 def _to_integers(value: Column, goal: pa.DataType) -> Column:
@@ -366,53 +176,34 @@ def _to_integers(value: Column, goal: pa.DataType) -> Column:
 
 
 def _cast(goal: pa.DataType) -> Callable[..., Column]:
+    """Return a cast of numbers, booleans and texts to numbers; null beyond the type, and for other texts."""
+
     def apply(value: Column) -> Column:
         kind = value.type
-        if kind == goal or pa.types.is_null(kind):
-            return value.cast(goal)
-        if pa.types.is_string(kind) and (pa.types.is_integer(goal) or pa.types.is_floating(goal)):
+        if pa.types.is_string(kind):
             return _from_text(value, goal)
-        if pa.types.is_decimal(kind):
-            return _from_decimal(value, goal)
-        if _is_number(kind) or pa.types.is_boolean(kind):
-            if pa.types.is_integer(goal):
-                return _to_integers(value.cast(pa.int8()) if pa.types.is_boolean(kind) else value, goal)
-            is_exact = not pa.types.is_floating(kind)
-            if pa.types.is_floating(goal) or (pa.types.is_string(goal) and is_exact) or pa.types.is_boolean(goal):
-                return value.cast(goal, safe=False)
-        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(goal):
-            return value.cast(goal)
-        raise _MisfitError
+        if pa.types.is_integer(goal) and pa.types.is_decimal(kind):
+            return decimals.truncated(value, goal)
+        if pa.types.is_integer(goal):
+            return _to_integers(value.cast(pa.int8()) if pa.types.is_boolean(kind) else value, goal)
+        return _as_floats(value, goal)
 
     return apply
 
 
-def _from_decimal(value: Column, goal: pa.DataType) -> Column:
-    if pa.types.is_integer(goal):
-        return decimals.truncated(value, goal)
-    if pa.types.is_floating(goal):
-        return _as_floats(value, goal)
-    raise _MisfitError
+def _cast_to_decimal(value: Column, goal: pa.DataType) -> Column:
+    """Round half away from zero; null beyond the type, and for texts that are not numbers."""
+    return _by_rows(functools.partial(_decimals, goal=goal))(value)
 
 
-def _cast_to_decimal(goal: pa.DataType) -> Callable[..., Column]:
-    """Return a cast that rounds half away from zero; null beyond the type, and for texts that are not numbers."""
-
-    def apply(value: Column) -> Column:
-        kind = value.type
-        if pa.types.is_null(kind):
-            return value.cast(goal)
-        if pa.types.is_floating(kind):
-            return decimals.by_rows(lambda number: Decimal(repr(number)), [value.to_pylist()], goal)
-        if pa.types.is_string(kind):
-            trimmed = pc.utf8_trim(value, _BLANKS)
-            plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _DECIMAL)), trimmed)
-            return decimals.by_rows(Decimal, [plain.to_pylist()], goal)
-        if pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind):
-            return decimals.rounded(_as_decimals(value)[0], goal)
-        raise _MisfitError
-
-    return _by_rows(apply)
+def _decimals(value: Column, goal: pa.DataType) -> Column:
+    if pa.types.is_floating(value.type):
+        return decimals.by_rows(lambda number: Decimal(repr(number)), [value.to_pylist()], goal)
+    if pa.types.is_string(value.type):
+        trimmed = pc.ascii_trim(value, _BLANKS)
+        plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _DECIMAL)), trimmed)
+        return decimals.by_rows(Decimal, [plain.to_pylist()], goal)
+    return decimals.rounded(decimals.of_integers(value) if pa.types.is_integer(value.type) else value, goal)
 
 
 _INTEGER = r"^[+-]?0*\d{1,19}$"
@@ -428,7 +219,7 @@ def _from_text(value: Column, goal: pa.DataType) -> Column:
         # Without letters Arrow reads no text that Spark does not; where it stops, the patterns tell which ones.
         with contextlib.suppress(pa.ArrowInvalid):
             return _to_integers(value.cast(pa.int64()), goal) if is_whole else value.cast(goal)
-    trimmed = pc.utf8_trim(value, _BLANKS if is_whole else _BLANKS[:-1])
+    trimmed = pc.ascii_trim(value, _BLANKS if is_whole else _BLANKS[:-1])
     plain = _unless(pc.invert(pc.match_substring_regex(trimmed, _INTEGER if is_whole else _FLOAT)), trimmed)
     plain = pc.replace_substring_regex(plain, r"^\+", "")
     if not is_whole:
@@ -444,19 +235,6 @@ def _is_beyond(texts: Column) -> Column:
     return pa.array([text is not None and not -(2**63) <= int(text) < 2**63 for text in texts.to_pylist()])
 
 
-def _of_doubles(function: Callable[..., Column], *, only: Callable[..., Column] | None = None) -> Callable[..., Column]:
-    """Return a function of float64. only: where it has a value."""
-
-    def apply(*columns: Column) -> Column:
-        doubles = _doubles(*columns)
-        result = function(*doubles)
-        return result if only is None else _unless(pc.invert(only(*doubles)), result)
-
-    return apply
-
-
-_OF_TWO = frozenset({"+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">=", "between"})
-"""Operators in which an integer constant beside a decimal is one of as many digits."""
 FUNCTIONS: dict[str, Callable[..., Column]] = {
     "+": _arithmetic(pc.add_checked, lambda left, right: left + right, "+"),
     "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right, "-"),
@@ -467,39 +245,39 @@ FUNCTIONS: dict[str, Callable[..., Column]] = {
     "abs": _arithmetic(pc.abs_checked, abs),
     "ceil": _whole(pc.ceil),
     "floor": _whole(pc.floor),
-    "sqrt": _of_doubles(pc.sqrt),
-    "exp": _of_doubles(pc.exp),
-    "ln": _of_doubles(pc.ln, only=lambda value: pc.invert(pc.less_equal(value, 0.0))),
-    "power": _of_doubles(pc.power),
+    "sqrt": pc.sqrt,
+    "exp": pc.exp,
+    "ln": lambda value: _unless(pc.less_equal(value, 0.0), pc.ln(value)),
+    "power": pc.power,
     "=": _equal,
     "<=>": _null_safe_equal,
     "<": _less,
     "<=": _less_or_equal,
     ">": lambda left, right: _less(right, left),
     ">=": lambda left, right: _less_or_equal(right, left),
-    "and": _booleans(pc.and_kleene),
-    "or": _booleans(pc.or_kleene),
-    "not": _booleans(pc.invert),
+    "and": pc.and_kleene,
+    "or": pc.or_kleene,
+    "not": pc.invert,
     "in": _is_in,
-    "between": lambda value, low, high: pc.and_kleene(_less_or_equal(low, value), _less_or_equal(value, high)),
     "case": _case,
     "isnull": pc.is_null,
     "isnotnull": pc.is_valid,
-    "isnan": lambda value: pc.fill_null(pc.is_nan(_doubles(value)[0]), False),
-    "coalesce": lambda *columns: pc.coalesce(*_common(*columns)),
-    "nullif": lambda left, right: _unless(pc.fill_null(_equal(left, right), False), left),
-    "length": _texts(pc.utf8_length),
-    "lower": _texts(pc.utf8_lower),
-    "upper": _texts(pc.utf8_upper),
-    "trim": _texts(lambda value: pc.utf8_trim(value, " ")),
-    "concat": _texts(lambda *columns: pc.binary_join_element_wise(*columns, "")),
+    "isnan": lambda value: pc.fill_null(pc.is_nan(value), False),
+    "coalesce": pc.coalesce,
+    "length": pc.utf8_length,
+    "lower": pc.utf8_lower,
+    "upper": pc.utf8_upper,
+    "trim": lambda value: pc.ascii_trim(value, " "),
     "contains": _by_pattern(pc.match_substring),
     "startswith": _by_pattern(pc.starts_with),
     "endswith": _by_pattern(pc.ends_with),
     "like": _by_pattern(pc.match_like),
-} | {
-    f"cast to {name}": _cast(kind)
-    for name, kind in TYPES.items()
-    if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "timestamp"}
+    "cast to decimal": _cast_to_decimal,
+    "cast to tinyint": _cast(pa.int8()),
+    "cast to smallint": _cast(pa.int16()),
+    "cast to int": _cast(pa.int32()),
+    "cast to bigint": _cast(pa.int64()),
+    "cast to float": _cast(pa.float32()),
+    "cast to double": _cast(pa.float64()),
 }
-"""What an expression may call, by Spark's names: arrays or scalars in, an array or a scalar out."""
+"""Functions by Spark's names: arrays or scalars in, an array or a scalar out. That of decimals gets their type, too."""

@@ -10,6 +10,7 @@ the grace period. The sessions depend only on the order of the partition's recor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
 from roster.state.byte_slices import Structs
 from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, ordered_time, with_entries
-from roster.state.expressions import Call, Name
+from roster.state.expressions import Expression, quoted
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, Store
 from roster.state.windows import END, START, EventTimeAggregation, SessionWindow, check_names
@@ -147,10 +148,24 @@ def _by_time(aggregate: Aggregate, time: str) -> Aggregate:
         return aggregate
     order = Aggregate(Kind.MIN, time)
     if aggregate.kind in IGNORING_NULLS.values():
-        has_value = Call("isnotnull", (aggregate.expression or Name(aggregate.column),))
-        expression = Call("case", (has_value, Name(time)))
-        order = Aggregate(Kind.MIN, str(expression), expression)
+        order = _time_of_values(aggregate, time)
     return replace(aggregate, kind=kind, by=order)
+
+
+def _time_of_values(aggregate: Aggregate, time: str) -> Aggregate:
+    """Return the order of rows by time, which is null where the aggregate's value is."""
+    own = aggregate.expression
+    text, columns = (quoted(aggregate.column), (aggregate.column,)) if own is None else (own.text, own.columns)
+    values = functools.partial(_times_where_valid, aggregate, time)
+    text = f"case(isnotnull({text}), {quoted(time)})"
+    return Aggregate(Kind.MIN, text, Expression(text, (*dict.fromkeys((*columns, time)),), compute=values))
+
+
+def _times_where_valid(aggregate: Aggregate, time: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    table = pa.Table.from_batches([batch])
+    is_valid = aggregate.column_of(table).is_valid().combine_chunks()
+    times = batch.column(time)
+    return pa.RecordBatch.from_arrays([pc.if_else(is_valid, times, pa.scalar(None, times.type))], [time])
 
 
 def _first_of_sessions(

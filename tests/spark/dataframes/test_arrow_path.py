@@ -42,6 +42,7 @@ FIELDS = {
     "a": "date",
     "t": "timestamp",
     "u": "string",
+    "z": "timestamp_ntz",
 }
 SAFE = [
     *FIELDS,
@@ -59,12 +60,37 @@ SAFE = [
     *("cast(d as string)", "cast(f as string)", "cast(t as date)", "cast(a as timestamp)", "cast(t as bigint)"),
     *("to_json(struct(y, i, l, s, b, a))", "to_json(struct(m, t, d, f))", "to_json(struct(struct(s, t) as w, u))"),
     *("struct(i, s)", "named_struct('x', d, 'y', struct(t)).y", "1", "'text'", "1.5d", "cast(null as int)", "2.50"),
+    *("m * 2", "m * m", "m + i", "m - 0.5", "m % 3.5", "m / 8", "-m", "abs(m)", "try_subtract(m, 1)", "m * d"),
+    *("try_add(i, i)", "try_multiply(l, l)", "try_divide(d, d)", "try_mod(l, i)", "try_divide(m, m)", "try_add(y, y)"),
+    *("try_cast(s as int)", "try_cast(u as double)", "try_cast(d as int)", "try_cast(l as tinyint)", "trim(s)"),
+    *("try_cast(m as smallint)", "try_cast(m as decimal(5,1))", "try_cast(i as decimal(4,2))", "try_cast(s as float)"),
+    *("try_cast(f as bigint)", "cast(m as double)", "cast(m as float)", "cast(b as double)", "cast(b as tinyint)"),
+    *("cast(i as boolean)", "cast(d as boolean)", "nullif(i, 1)", "nullif(s, u)", "i between -5 and 5"),
+    *("m between d and 10", "try_cast(cast(value as string) as int)", "try_cast(s as smallint)", "m = i"),
+    *(
+        "key < value",
+        "coalesce(key, value)",
+        "key <=> value",
+        "z",
+        "z > timestamp_ntz'2020-01-01 10:00:00'",
+        "if(b, z, null)",
+    ),
     *("date'2020-02-29'", "timestamp'1969-12-31 23:59:59.999'", "coalesce(m, 1.00)", "case when m > 1 then m end"),
 ]
 """Expressions that no row makes fail; those that are left to Spark are told apart below."""
 BY_SPARK = {"s like 'a'"}
 FAILING = ["i + 1", "i * i", "l - 1", "-i", "abs(l)", "y + y", "i / (i - i)", "d / d", "l % i", "d % d", "h * h"]
 FAILING += ["cast(s as int)", "cast(s as double)", "cast(s as bigint)", "cast(u as timestamp)", "to_timestamp(u)"]
+FAILING += [
+    "m / m",
+    "m % (m - m)",
+    "cast(d as int)",
+    "cast(l as smallint)",
+    "cast(m as decimal(4,1))",
+    "cast(f as bigint)",
+]
+FAILING += ["cast(s as float)", "cast(s as tinyint)", "cast(i as decimal(4,2))"]
+FAILING += ["m * cast(l as decimal(20,0)) * m * m"]
 CONDITIONS = ["i > 0", "s is not null", "b", "d > 0 and i < 100", "t is not null or b", "i <> 0", "length(u) > 3"]
 
 
@@ -104,9 +130,9 @@ def _value(name: str, made: Texts, chance: random.Random) -> str:
         return f"{chance.uniform(-1e6, 1e6):.2f}"
     if kind == "boolean":
         return chance.choice(["true", "false"])
-    if kind in ("date", "timestamp") or (name == "u" and chance.random() < 0.5):
+    if kind in ("date", "timestamp", "timestamp_ntz") or (name == "u" and chance.random() < 0.5):
         moment = datetime.fromtimestamp(chance.randint(-(10**10), 2 * 10**10), UTC).replace(
-            microsecond=chance.choice([0, 5000, 123456])
+            microsecond=chance.choice([0, 5000, 123456]), tzinfo=None if kind == "timestamp_ntz" else UTC
         )
         return json.dumps(moment.date().isoformat() if kind == "date" else moment.isoformat(chance.choice("T ")))
     text = "".join(chance.choice(string.printable + "é😀") for _ in range(chance.randint(0, 6)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -129,36 +128,21 @@ class _Values:
         }
 
 
-def _unless_by_zero(function: Callable[..., Column]) -> Callable[..., Column]:
-    """Return a function of two numbers that fails where the second one is zero, and the first one is not null."""
-
-    def apply(left: Column, right: Column) -> Column:
-        is_bad = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
-        if _any(is_bad):
-            raise pa.ArrowInvalid("division by zero")
-        return function(left, right)
-
-    return apply
-
-
 def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function that fails where it makes null of values."""
 
-    def apply(*columns: Column) -> Column:
+    def apply(*columns: Any) -> Column:
         result = function(*columns)
+        is_whole = result.is_valid if isinstance(result, pa.Scalar) else not result.null_count
         is_bad = pc.is_null(result)
-        for column in columns:
-            is_bad = pc.and_(is_bad, pc.is_valid(column))
-        if _any(is_bad):
-            raise pa.ArrowInvalid("a value is beyond the type, or a text no such value")
+        for column in () if is_whole else columns:
+            if not isinstance(column, pa.DataType):
+                is_bad = pc.and_(is_bad, pc.is_valid(column))
+        if not is_whole and pc.any(is_bad if isinstance(is_bad, pa.Array) else pa.array([is_bad.as_py()])).as_py():
+            raise pa.ArrowInvalid("a division by zero, a value beyond the type, or a text that says none")
         return result
 
     return apply
-
-
-def _any(condition: Column) -> bool:
-    is_any = condition if isinstance(condition, pa.Scalar) else pc.any(condition)
-    return is_any.as_py() is True
 
 
 def _text(column: Column, kind: pa.DataType) -> Column:
@@ -191,46 +175,38 @@ def _struct(*columns_and_kind: Column) -> Column:
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 
-def _remainder(left: Column, right: Column) -> Column:
-    with np.errstate(all="ignore"):
-        return FUNCTIONS["%"](left, right)
+def _decimal(column: Column, kind: pa.DataType) -> Column:
+    return FUNCTIONS["cast to decimal"](column, kind)
 
 
 def _concat(*columns: Column) -> Column:
     return pc.binary_join_element_wise(*columns, "")
 
 
+_FAILING = {
+    **{name: FUNCTIONS[name] for name in ("+", "-", "*", "/", "%", "negative", "abs")},
+    **{name: FUNCTIONS[f"cast to {name}"] for name in ("tinyint", "smallint", "int", "bigint", "float", "double")},
+    "decimal": _decimal,
+}
+"""Functions that have null where Spark may stop."""
 COMPUTED: dict[str, Callable[..., Column]] = {
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
     "negative": pc.negate,
     "abs": pc.abs,
-    "checked +": pc.add_checked,
-    "checked -": pc.subtract_checked,
-    "checked *": pc.multiply_checked,
-    "checked negative": pc.negate_checked,
-    "checked abs": pc.abs_checked,
-    "decimal +": FUNCTIONS["+"],
-    "decimal -": FUNCTIONS["-"],
-    "decimal *": FUNCTIONS["*"],
-    "checked decimal +": _whole(FUNCTIONS["+"]),
-    "checked decimal -": _whole(FUNCTIONS["-"]),
-    "checked decimal *": _whole(FUNCTIONS["*"]),
-    "/": FUNCTIONS["/"],
-    "checked /": _unless_by_zero(FUNCTIONS["/"]),
-    "%": _remainder,
-    "checked %": _unless_by_zero(_remainder),
+    **{f"try {name}": function for name, function in _FAILING.items()},
+    **{f"checked {name}": _whole(function) for name, function in _FAILING.items()},
     **{name: FUNCTIONS[name] for name in ("=", "<=>", "<", "<=", ">", ">=", "in", "and", "or", "not", "case")},
-    **{name: FUNCTIONS[name] for name in ("isnull", "isnotnull", "isnan", "coalesce", "nullif", "length")},
-    **{name: FUNCTIONS[name] for name in ("contains", "startswith", "endswith")},
+    **{
+        name: FUNCTIONS[name]
+        for name in ("isnull", "isnotnull", "isnan", "coalesce", "length", "trim", "lower", "upper")
+    },
+    **{name: FUNCTIONS[name] for name in ("contains", "startswith", "endswith", "like")},
+    **{name: FUNCTIONS[name] for name in ("ceil", "floor", "sqrt", "exp", "ln", "power")},
     "concat": _concat,
     "text": _text,
     "wider": _converted,
-    "number": FUNCTIONS["cast to double"],
-    "checked number": _whole(FUNCTIONS["cast to double"]),
-    "checked integer": _whole(FUNCTIONS["cast to int"]),
-    "checked long": _whole(FUNCTIONS["cast to bigint"]),
     "time": _times,
     "day": _days,
     "seconds": _seconds,
@@ -241,5 +217,5 @@ COMPUTED: dict[str, Callable[..., Column]] = {
     "number text before Java 19": functools.partial(number_texts, is_shortest=False),
 }
 """Functions of arrays and scalars, by names of `state.expressions` where they are the same."""
-_TYPED = {_text, _converted, _times, _days, _seconds, _struct}
+_TYPED = {_text, _converted, _times, _days, _seconds, _struct, _decimal, COMPUTED["checked decimal"]}
 """Functions that are given the type of their result, too."""

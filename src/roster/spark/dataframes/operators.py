@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.spark.column_expressions import class_of, members
+from roster.spark.column_expressions import class_of, members, short, type_of
 from roster.spark.dataframes.plan import (
     FIELD,
     WATERMARK,
@@ -34,7 +34,6 @@ from roster.spark.dataframes.plan import (
     projected,
     refused_by_spark,
     scala_object,
-    short,
     shown,
     size_of,
     text_of,
@@ -740,12 +739,6 @@ def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:
 
 def _none(jvm: Java) -> Java:
     return jvm.scala.Option.apply(None)
-
-
-def type_of(kind: Java) -> DataType:
-    """Return a type of Catalyst's as PySpark's."""
-    field_of: dict[str, Any] = {"name": "type", "nullable": True, "metadata": {}, "type": json.loads(kind.json())}
-    return StructType.fromJson({"fields": [field_of]})["type"].dataType
 
 
 def _quoted(name: str) -> str:

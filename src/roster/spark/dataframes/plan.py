@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.pipeline.errors import PipelineError, reason_of
-from roster.spark.column_expressions import class_of, members
+from roster.spark.column_expressions import class_of, members, short
 
 Java: TypeAlias = Any
 """An object of the JVM, as py4j gives it."""
@@ -67,7 +67,6 @@ _METHODS = {
     "Window": ("over", "windowExpressions"),
 }
 """The method that makes a node, and the node's method that gives what it was called with."""
-_MOST_SHOWN = 80
 _MOVING = ("Repartition", "RepartitionByExpression")
 
 _WIDE = ("Exchange", "Sort ", "Union", "Coalesce", "CartesianProduct", "GlobalLimit", "CollectLimit", "TakeOrdered")
@@ -200,12 +199,6 @@ def shown(node: Node) -> str:
     text = ", ".join(text_of(argument) for argument in members(getattr(node.java, given)())) if given else ""
     place = _place_of(node.java)
     return f"{method}({short(text)})" + (f" at {place}" if place else "")
-
-
-def short(text: str) -> str:
-    """Return a text on one line, its beginning if it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN - 3]}..."
 
 
 def text_of(expression: Java) -> str:

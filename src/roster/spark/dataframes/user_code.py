@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.operators import Kept, Makers, Rows, type_of, watermark_of
+from roster.spark.column_expressions import class_of, members, type_of
+from roster.spark.dataframes.operators import Kept, Makers, Rows, watermark_of
 from roster.spark.dataframes.plan import FIELD, Java, Node, frame_of, projected
 from roster.spark.stateful_operators import Stateful
 
