@@ -287,6 +287,6 @@ def _analyzed(expressions: Sequence[Any], plan: Any, frame: Any) -> list[Any]:
     project = catalyst.plans.logical.Project(jvm().PythonUtils.toSeq(named), plan)
     dataset = jvm().org.apache.spark.sql.classic.Dataset.ofRows(frame.sparkSession._jsparkSession, project)
     analyzed = dataset.queryExecution().analyzed()
-    if class_of(analyzed) != "Project" or analyzed.projectList().size() != len(named):
-        raise AnalysisException("functions of several rows have no value of each row")
+    if class_of(analyzed) != "Project" or not analyzed.child().fastEquals(plan):
+        raise AnalysisException("it has no value of its own for each row")
     return members(analyzed.projectList())

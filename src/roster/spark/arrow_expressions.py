@@ -51,6 +51,7 @@ class Scope:
         """lower: of the same rows; its conditions hold here, too. stops: False for null where Spark stops."""
         self._of, self._stops = of, stops
         self._known: dict[int, Computed | Objects] = {}
+        self._common: dict[int, Computed] = {}
         self._fields: dict[tuple[Objects, str], Field] = {} if lower is None else lower._fields
         self.conditions: list[Computed] = [] if lower is None else lower.conditions
 
@@ -89,16 +90,10 @@ class Scope:
 
     def _translated(self, node: Java) -> Computed | Objects:
         kind = class_of(node)
-        if kind == "AttributeReference":
-            return self.of(int(node.exprId().id()))
-        if kind == "Literal":
-            return _literal(node)
+        if (part := _PARTS.get(kind)) is not None:
+            return part(self, node)
         if kind in _SAME:
             return self._translated(node.child() if kind == "Alias" else node.replacement())
-        if kind == "GetStructField":
-            return self._field(node)
-        if kind == "JsonToStructs":
-            return self._objects(node)
         if (made := _CALLED.get(kind) or (None if self._stops else _NEAR.get(kind))) is not None:
             children = members(node.children())
             arguments = tuple(self.computed(child) for child in children)
@@ -107,6 +102,18 @@ class Scope:
             if (call := made(site)) is not None:
                 return call
         raise LeftToSparkError(_short(node))
+
+    def _with(self, node: Java) -> Computed | Objects:
+        """Return an expression that uses others several times."""
+        for named in members(node.defs()):
+            self._common[int(named.id().id())] = self.computed(named.child())
+        return self._translated(node.child())
+
+    def _again(self, node: Java) -> Computed:
+        return self._common[int(node.id().id())]
+
+    def _column(self, node: Java) -> Computed | Objects:
+        return self.of(int(node.exprId().id()))
 
     def _field(self, node: Java) -> Computed:
         struct = self._translated(node.child())
@@ -125,6 +132,17 @@ class Scope:
         if not node.options().isEmpty() or not is_plain or (has_times and not _is_utc(node)):
             raise LeftToSparkError(_short(node))
         return Objects(self.computed(node.child()), JsonReader(fields))
+
+
+_PARTS: dict[str, Callable[[Scope, Java], Computed | Objects]] = {
+    "AttributeReference": Scope._column,
+    "Literal": lambda _, node: _literal(node),
+    "With": Scope._with,
+    "CommonExpressionRef": Scope._again,
+    "GetStructField": Scope._field,
+    "JsonToStructs": Scope._objects,
+}
+"""What makes parts that are no calls, by the kind of expression."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +239,11 @@ def _choice(function: str) -> Callable[[_Site], Call | None]:
         return site.call(function) if is_proved and not site.is_lazy else None
 
     return called
+
+
+def _unless(site: _Site) -> Call:
+    condition, value = site.arguments
+    return Call("case", (condition, Constant(pa.scalar(None, site.goal)), value), site.goal)
 
 
 def _of_text(function: str) -> Callable[[_Site], Call | None]:
@@ -404,6 +427,7 @@ _CALLED: dict[str, Callable[[_Site], Computed | None]] = {
     "CaseWhen": _choice("case"),
     "If": _choice("case"),
     "Coalesce": _choice("coalesce"),
+    "NullIfResult": _unless,
     "Contains": _of_text("contains"),
     "StartsWith": _of_text("startswith"),
     "EndsWith": _of_text("endswith"),

@@ -119,7 +119,7 @@ OPAQUE = frozenset({*CHOSEN, Kind.COLLECT_LIST, Kind.COUNT})
 NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2, Kind.SUM_DISTINCT})
 """Parts that only numbers have."""
 
-_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
+_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|((?!-)[^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
 _CONSTANT = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?(bd|[dflsy])?|null|true|false", re.IGNORECASE)
 
 
