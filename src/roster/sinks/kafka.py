@@ -219,7 +219,8 @@ class KafkaSink(BatchSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
         self.check(schema)
-        return replace(self._writer, encoding=self._encodings.get(schema.json()))
+        encoding = self._encodings.get(schema.json()) if self._encodings else None
+        return self._writer if encoding is None else replace(self._writer, encoding=encoding)
 
     def result_encoding(self, columns: pa.Schema, keys: Sequence[str]) -> RecordEncoding:
         """Return how results with these columns and keys become records. Raises PipelineError."""

@@ -32,6 +32,7 @@ NEVER = -(1 << 62)
 
 Times = npt.NDArray[np.int64]
 
+_ENTRIES = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _MOST_SOURCES = 8
 
 
@@ -193,5 +194,5 @@ def without_at(table: pa.Table) -> pa.Table:
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:
     """Append entries to a table of changes."""
-    more = pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], ["key", "value"])
-    return pa.concat_tables([changes.cast(more.schema), more])
+    more = pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=_ENTRIES)
+    return pa.concat_tables([changes if changes.schema.equals(_ENTRIES) else changes.cast(_ENTRIES), more])

@@ -68,12 +68,12 @@ class ArrowFunction:
             raise _UnfitError(
                 f"the function returned a {type(mapped).__name__}, not a pyarrow.RecordBatch or an iterator of them"
             )
-        known = None
+        known = self._schema
         for result in mapped:
             if not isinstance(result, pa.RecordBatch):
                 raise _UnfitError(f"the function gave a {type(result).__name__}, not a pyarrow.RecordBatch")
             ordered = self._ordered(result)
-            if known is None or not ordered.schema.equals(known):
+            if not ordered.schema.equals(known):
                 self._check(ordered.schema)
                 known = ordered.schema
             yield ordered

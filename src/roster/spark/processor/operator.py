@@ -63,7 +63,8 @@ class RowCode(ProcessorCode):
 
 def in_zone(table: pa.Table, zone: str) -> pa.Table:
     """Return the table with zoned times converted to this zone, those inside nested values too."""
-    return table.cast(pa.schema([field.with_type(_in_zone(field.type, zone)) for field in table.schema]))
+    schema = pa.schema([field.with_type(_in_zone(field.type, zone)) for field in table.schema])
+    return table if schema.equals(table.schema) else table.cast(schema)
 
 
 def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:

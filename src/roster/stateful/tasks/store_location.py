@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -85,6 +86,12 @@ def close_unused(seconds: float = UNUSED) -> None:
         stores.pop(path)[0].close()
 
 
+@lru_cache
+def _root(directory: str | None, changelog: str, topic_id: str) -> Path:
+    """Return the directory of a topic's stores, which each batch asks for."""
+    return state_directory(directory) / directory_name(changelog) / topic_id
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a host keeps the stores of one changelog topic.
@@ -101,7 +108,7 @@ class Place:
     @property
     def root(self) -> Path:
         """The directory on this host with all stores of the topic."""
-        return state_directory(self.directory) / directory_name(self.changelog) / self.topic_id
+        return _root(self.directory, self.changelog, self.topic_id)
 
     def path(self, task: str) -> Path:
         """Return the directory of a task's store on this host."""
