@@ -41,9 +41,10 @@ batches = st.lists(st.lists(st.lists(rows, max_size=5), min_size=3, max_size=3),
 
 @pytest.fixture(scope="module", autouse=True)
 def _offline() -> Iterator[None]:
-    """Nothing is read ahead."""
+    """Rows are as if they had been read ahead."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "read_together", lambda *_: contextlib.nullcontext())
+        patched.setattr(module, "are_held", lambda _: True)
         yield
 
 
@@ -152,7 +153,12 @@ def test_no_more_than_a_few_are_together(tmp_path: Path, monkeypatch: pytest.Mon
     application.batch(ROWS)
     monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
     application.batch(ROWS)
-    monkeypatch.setattr(module, "_MOST_TOGETHER", 3 * 9 - 1)
+    for name, most in (("_MOST_BYTES", 8), ("_MOST_TOGETHER", 2 * 9 - 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, most)
+            records = application.batch(ROWS)
+        assert [r["key"] for r in records if r["topic"] == "out"] == [b"a", b"a", b"b"]
+    monkeypatch.setattr(module, "are_held", lambda _: False)
     application.batch(ROWS)
     assert at_once == [3, 2, 2]
 

@@ -8,7 +8,7 @@ import pytest
 
 from roster.pipeline.batch import Split
 from roster.pipeline.tasks import reader
-from roster.pipeline.tasks.reader import ReaderConfig, ReadError, read_splits, read_together
+from roster.pipeline.tasks.reader import ReaderConfig, ReadError, are_held, read_splits, read_together
 from roster.records.connections import Connections
 from roster.testing.embedded import EmbeddedBroker
 from roster.wire.messages import FetchRequest
@@ -54,13 +54,14 @@ def test_one_request_for_all_splits(config: ReaderConfig, fetches: list[FetchReq
     assert len(fetches) == 3
     fetches.clear()
     with read_together(config, SPLITS):
+        assert are_held(SPLITS)
         assert [values(config, split) for split in SPLITS] == alone
         (fetch,) = fetches
         assert sum(len(topic.partitions) for topic in fetch.topics) == 3
         assert values(config, SPLITS[0]) == alone[0], "and once more, as a task that is repeated does"
         assert len(fetches) == 2
-    with read_together(config, SPLITS):
-        pass
+    with read_together(config, SPLITS[:2]):
+        assert not are_held(SPLITS)
     fetches.clear()
     assert values(config, SPLITS[0]) == alone[0]
     assert len(fetches) == 1, "nothing is held for later"

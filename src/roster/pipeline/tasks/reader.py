@@ -269,6 +269,12 @@ def read_together(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[Non
         _held.clear()
 
 
+def are_held(splits: Iterable[Split]) -> bool:
+    """Return True if the records of these splits have been read together, so that they are few."""
+    known = {split for _, _, split in _held}
+    return all(split.is_empty or split in known for split in splits)
+
+
 def _by_split(config: ReaderConfig, splits: Sequence[Split]) -> dict[Split, list[pa.RecordBatch]]:
     """Return the records of each split; {} if they are too large, gone or unreadable."""
     by_split: dict[Split, list[pa.RecordBatch]] = {split: [] for split in splits}

@@ -29,6 +29,7 @@ from roster.pipeline.tasks.reader import (
     ReadError,
     ReadTask,
     TaskAccumulator,
+    are_held,
     held,
     leave_interrupts_to_driver,
     read_splits,
@@ -68,8 +69,8 @@ from roster.stateful.tasks.table_join import TableSide, fetch_table, through_tab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST_TOGETHER, _MOST_AT_ONCE = 10_000, 16
-"""Most offsets of tasks that are processed together, and most of these tasks: their stores are open at once."""
+_MOST_TOGETHER, _MOST_BYTES, _MOST_AT_ONCE = 10_000, 64 << 20, 16
+"""Most offsets of tasks that are processed together, bytes of their rows, and tasks: their stores are open at once."""
 STORE = "store"
 """The field of errors about what a store has."""
 
@@ -392,23 +393,27 @@ class StatefulTask(PartitionTask):
         is_alone = len(tasks) == 1 or self.made is not None or self._config.dead_letters is not None
         if not is_simple or is_alone or plan.has_sources or sent is not None:
             return False
-        return sum(split.end - split.start for split in splits) <= _MOST_TOGETHER
+        return sum(split.end - split.start for split in splits) <= _MOST_TOGETHER and are_held(splits)
 
     def _together(self, tasks: Sequence[Sequence[int]]) -> list[pa.RecordBatch] | None:
         """Process several tasks at the same time; return None if each is to be processed alone, which tells why."""
         plan = self._plan_at(tasks[0])
         (node,), (operator, columns), look = plan.nodes, plan.at(0), Look(plan.own_sources)
         kind, names = self._work.stores[node.store], [self._work.task_of(self._splits[of_task[0]]) for of_task in tasks]
-        targets, tables = [self._targets[name][0] for name in names], list[pa.Table]()
+        targets, tables, size = [self._targets[name][0] for name in names], list[pa.Table](), 0
+        for of_task in tasks:
+            rows = self._given(node, columns, self._own_rows(plan, of_task, look, None), of_task, look, None)
+            tables.append(pa.Table.from_batches(held(rows), schema=columns))
+            size += tables[-1].nbytes
+            if size > _MOST_BYTES:  # a function made many rows of few records
+                return None
         try:
             with contextlib.ExitStack() as stack:
                 batches = list[Processing]()
-                for name, target, of_task in zip(names, targets, tasks, strict=True):
-                    rows = self._given(node, columns, self._own_rows(plan, of_task, look, None), of_task, look, None)
-                    tables.append(pa.Table.from_batches(held(rows), schema=columns))
+                for name, target, table, of_task in zip(names, targets, tables, tasks, strict=True):
                     ends = {self._splits[number].topic: self._splits[number].end for number in of_task}
                     store = stack.enter_context(kind.place.open(str(name)))
-                    batch = processing(store, node.target(target), kind.definition, tables[-1], ends, self._fetch)
+                    batch = processing(store, node.target(target), kind.definition, table, ends, self._fetch)
                     batches.append(stack.enter_context(contextlib.closing(batch)))
                 states = [next(batch) for batch in batches]
                 updates = list[Update]()
