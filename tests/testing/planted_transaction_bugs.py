@@ -10,7 +10,7 @@ import pytest
 from roster.coordinator import offset_commit, offset_fetch, records
 from roster.coordinator.group import Group
 from roster.transactions import TransactionCoordinator, WriteMarkers, coordinator, metadata
-from roster.transactions.events import TimerKind
+from roster.transactions.events import TimerKind, TimerName
 from roster.transactions.runtime import COORDINATOR_EPOCH, Runtime
 from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
@@ -65,22 +65,22 @@ def markers_written_before_the_decision(patch: pytest.MonkeyPatch) -> None:
 
 
 def decided_transactions_forgotten_at_a_reload(patch: pytest.MonkeyPatch) -> None:
-    loaded = TransactionCoordinator._partition_loaded
+    load = TransactionCoordinator._load
 
-    def forgetful(self: TransactionCoordinator, event: Any) -> None:
+    def forgetful(*arguments: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Runtime, "write_markers", lambda *_: None)
-            loaded(self, event)
+            load(*arguments)
 
-    patch.setattr(TransactionCoordinator, "_partition_loaded", forgetful)
+    patch.setattr(TransactionCoordinator, "_load", forgetful)
 
 
 def transactions_do_not_time_out(patch: pytest.MonkeyPatch) -> None:
     expired = TransactionCoordinator._timer_expired
 
-    def patient(self: TransactionCoordinator, event: Any) -> None:
-        if event.name.kind is not TimerKind.TRANSACTION_TIMEOUT:
-            expired(self, event)
+    def patient(self: TransactionCoordinator, name: TimerName) -> None:
+        if name.kind is not TimerKind.TRANSACTION_TIMEOUT:
+            expired(self, name)
 
     patch.setattr(TransactionCoordinator, "_timer_expired", patient)
 
