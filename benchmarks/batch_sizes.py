@@ -16,7 +16,8 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 
-from roster.pipeline.driver.batch_size import BatchSize, WorkerLimit
+from roster.pipeline.driver.batch_size import BatchSize
+from roster.spark.jobs.small_batches import WorkerLimit
 
 HOUR = 3600.0
 WORKER_MOST, TARGET = 10_000, 10.0
