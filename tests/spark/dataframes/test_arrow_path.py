@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import string
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
-from roster.pipeline.spark_schemas import arrow_schema
+from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.writer import conformed
 from roster.spark import read_stream
 from roster.spark.dataframes.plan import Plan
@@ -22,7 +22,7 @@ from tests.examples_tried import examples
 from tests.pipeline.tasks.json_texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -139,7 +139,7 @@ def _value(name: str, made: Texts, chance: random.Random) -> str:
     return json.dumps(chance.choice([text, "5", "-7", "1.25", "a", "", " 3 ", "1e3"]), ensure_ascii=False)
 
 
-def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+def records(values: list[bytes | None]) -> pa.Table:
     rows = [
         (
             None if number % 9 == 0 else f"k{number % 5}".encode(),
@@ -152,28 +152,26 @@ def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
         )
         for number, value in enumerate(values)
     ]
-    return spark.createDataFrame(rows, RECORD)
+    schema = arrow_schema(RECORD)
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def parsed(df: DataFrame) -> DataFrame:
     fields = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
-    return df.select("*", F.from_json(F.col("value").cast("string"), fields).alias("o")).select("*", "o.*")
+    return df.selectExpr("*", f"from_json(cast(value as string), '{fields}') as o").selectExpr("*", "o.*")
 
 
-def by_roster(spark: SparkSession, program: Any, rows: DataFrame) -> pa.Table | str:
-    """What Roster computes of records, or why it leaves that to Spark."""
-    options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
-    stream = program(read_stream(spark).options(**options).load())
+def by_roster(stream: DataFrame, rows: pa.Table) -> pa.Table | str:
+    """What Roster computes of records by the frame of a stream, or why it leaves that to Spark."""
     made = program_of(Plan.of(stream), "append", headers=False)
     if made.declared.transform is not None:
         return made.steps[0]
     (step,) = made.declared.first.before
-    function, columns = step.resolved(rows.schema)
+    function, columns = step.resolved(as_struct(RECORD))
     assert function is not None
     assert columns.simpleString() == stream.schema.simpleString()
     wanted = arrow_schema(columns)
-    given = [conformed(each, arrow_schema(rows.schema)) for each in rows.toArrow().to_batches()]
-    return pa.Table.from_batches([conformed(function(each), wanted) for each in given], wanted)  # type: ignore[arg-type]
+    return pa.Table.from_batches([conformed(function(each), wanted) for each in rows.to_batches()], wanted)  # type: ignore[arg-type]
 
 
 def cells(table: pa.Table) -> list[str]:
@@ -186,66 +184,96 @@ def values(column: Any) -> list[Any]:
     return list((column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist())
 
 
+@contextlib.contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of the session in the block."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
 @pytest.fixture
 def in_utc(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", str(before))
+    with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
+        yield
+
+
+@pytest.fixture
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles no code for a program, and computes rows after it has left out what nobody asks for."""
+    wanted = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+    }
+    with settings(spark, wanted):
+        yield
+
+
+@pytest.fixture(scope="module")
+def stream(spark: SparkSession) -> DataFrame:
+    """The records of a topic that is never read, with their fields."""
+    return parsed(read_stream(spark).options(**{"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}).load())
 
 
 @pytest.mark.usefixtures("in_utc")
-def test_each_expression_has_the_value_and_the_type_that_it_has_in_spark(spark: SparkSession) -> None:
-    rows = records(spark, texts("rows", examples(2_000, quick=300))).cache()
+def test_each_expression_has_the_value_and_the_type_that_it_has_in_spark(
+    spark: SparkSession, stream: DataFrame
+) -> None:
+    rows = records(texts("rows", examples(2_000, quick=300)))
+    told = [text for text in SAFE if text not in BY_SPARK]
     differences = []
 
     def program(df: DataFrame) -> DataFrame:
-        told = [text for text in SAFE if text not in BY_SPARK]
-        return parsed(df).select(*(F.expr(text).alias(f"c{number}") for number, text in enumerate(told)))
+        return df.selectExpr(*(f"{text} as c{number}" for number, text in enumerate(told)))
 
-    found = by_roster(spark, program, rows)
+    found = by_roster(program(stream), rows)
     assert isinstance(found, pa.Table), found
-    wanted = program(rows)
+    wanted = program(parsed(spark.createDataFrame(rows).cache()))  # of rows in memory Spark generates code
     theirs = pa.Table.from_batches(
         [conformed(each, arrow_schema(wanted.schema)) for each in wanted.toArrow().to_batches()]
     )
-    for text, own, other in zip(
-        [each for each in SAFE if each not in BY_SPARK], found.columns, theirs.columns, strict=True
-    ):
-        for line, one, two in zip(rows.collect(), values(own), values(other), strict=True):
+    lines = rows["value"].to_pylist()
+    for text, own, other in zip(told, found.columns, theirs.columns, strict=True):
+        for line, one, two in zip(lines, values(own), values(other), strict=True):
             if repr(one) != repr(two):
-                differences.append(f"{text}: {one!r} is {two!r} in Spark, of {line.value!r}")
+                differences.append(f"{text}: {one!r} is {two!r} in Spark, of {line!r}")
     assert not differences, f"{len(differences)}\n" + "\n".join(differences[:60])
     for text in BY_SPARK:
-        assert isinstance(by_roster(spark, lambda df, text=text: parsed(df).select(F.expr(text)), rows), str)
+        assert isinstance(by_roster(stream.selectExpr(text), rows), str)
 
 
-@pytest.mark.usefixtures("in_utc")
-def test_rows_are_left_out_and_errors_are_raised_as_in_spark(spark: SparkSession) -> None:
+@pytest.mark.usefixtures("in_utc", "interpreted")
+def test_rows_are_left_out_and_errors_are_raised_as_in_spark(spark: SparkSession, stream: DataFrame) -> None:
     """With ANSI's arithmetic a program stops at the same rows."""
     chance = random.Random(5)
     tried = stopped = 0
     for number in range(examples(120, quick=12)):
-        rows = records(spark, texts(f"errors {number}", chance.choice([1, 3, 20])))
+        rows = records(texts(f"errors {number}", chance.choice([1, 3, 20])))
         columns = [*chance.sample(FAILING, 2), chance.choice(SAFE[:12])]
         conditions = chance.sample(CONDITIONS, chance.randint(0, 2))
 
         def program(
             df: DataFrame, columns: Any = columns, conditions: Any = conditions, number: int = number
         ) -> DataFrame:
-            df = parsed(df).select("*", *(F.expr(each).alias(f"c{place}") for place, each in enumerate(columns)))
-            for each in conditions:
-                df = df.where(each)
+            df = df.selectExpr("*", *(f"{text} as c{place}" for place, text in enumerate(columns)))
+            df = df.where(" and ".join(f"({condition})" for condition in conditions)) if conditions else df
             return df.select("c0", "c2", "offset") if number % 2 else df.select("c0", "c1", "c2", "offset")
 
+        wanted = program(parsed(spark.createDataFrame(rows)))
         try:
-            theirs: Any = cells(program(rows).toArrow())
+            theirs: Any = cells(wanted.toArrow())
         except PySparkException as error:
             theirs = error.getErrorClass()  # type: ignore[attr-defined]
         try:
-            found = by_roster(spark, program, rows)
+            found = by_roster(program(stream), rows)
             assert isinstance(found, pa.Table), found
-            own: Any = cells(found.cast(arrow_schema(program(rows).schema)))
+            own: Any = cells(found.cast(arrow_schema(wanted.schema)))
         except ArithmeticError:
             own = "stopped"
             stopped += 1
@@ -263,15 +291,14 @@ DIFFERENT = {
 
 
 @pytest.mark.usefixtures("in_utc")
-def test_what_differs_is_on_the_page(spark: SparkSession) -> None:
-    rows = records(spark, list(DIFFERENT))
+def test_what_differs_is_on_the_page(spark: SparkSession, stream: DataFrame) -> None:
+    rows = records(list(DIFFERENT))
 
-    def program(df: DataFrame) -> DataFrame:
-        return parsed(df).select("i", "s", "l", "t", "value")
-
-    found = by_roster(spark, program, rows)
+    columns = ["i", "s", "l", "t", "value"]
+    found = by_roster(stream.select(columns), rows)
     assert isinstance(found, pa.Table)
-    for own, theirs in zip(found.to_pylist(), program(rows).toArrow().to_pylist(), strict=True):
+    in_spark = parsed(spark.createDataFrame(rows)).select(columns).toArrow()
+    for own, theirs in zip(found.to_pylist(), in_spark.to_pylist(), strict=True):
         differ = {name for name in own if own[name] != theirs[name]}
         ours, of_spark = DIFFERENT[own["value"]]
         assert differ == set(ours)
