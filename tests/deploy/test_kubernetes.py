@@ -34,6 +34,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 PROGRAM = DEPLOY / "program" / "totals.py"
 PAGE = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-kubernetes.md"
 OF_THE_API = {"apps/v1", "v1", "policy/v1"}
+OF_THE_POD = {"metadata.name": "totals-0", "status.podIP": "127.0.0.1"}
 ROUNDS = int(os.environ.get("ROSTER_FENCE_ROUNDS", "1"))
 TEXT, SOME = {"type": "string"}, {"type": "integer", "minimum": 1}
 DEFAULTS = declared(GroupMemberOptions)
@@ -126,7 +127,7 @@ OPERATORS = {
             cores=SOME,
             memory=TEXT,
             terminationGracePeriodSeconds=SOME,
-            env=many(fields("name", name=TEXT, value=TEXT)),
+            env=many(fields("name", name=TEXT, value=TEXT, valueFrom={"type": "object"})),
             configMaps=many(fields("name path", name=TEXT, path=TEXT)),
         ),
         executor=fields("", instances=SOME),
@@ -199,7 +200,12 @@ def container() -> dict[str, Any]:
 
 
 def settings() -> dict[str, str]:
-    return {entry["name"]: entry.get("value", "totals-0") for entry in container()["env"]}
+    """The environment of a pod `totals-0` on this machine."""
+    known: dict[str, str] = {}
+    for entry in container()["env"]:
+        value = entry.get("value") or OF_THE_POD[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        known[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda name: known[name[1]], value)
+    return known
 
 
 def options() -> dict[str, ast.expr]:
@@ -219,11 +225,12 @@ def replaced() -> int:
 def test_the_program_has_what_the_manifest_gives_it() -> None:
     asked = set(re.findall(r'os\.environ\["(\w+)"\]', PROGRAM.read_text()))
     pod = stateful_set()["spec"]["template"]["spec"]
-    assert asked == settings().keys()
+    assert asked == settings().keys() - {"POD_IP"}
     mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
     assert {settings()["STATE_DIR"], "/application"} <= mounts
     (port,) = container()["ports"]
-    assert settings()["HTTP"].endswith(f":{port['containerPort']}")
+    # At 0.0.0.0 a pipeline with state asks for a token, which the probes have not got.
+    assert settings()["HTTP"] == f"{OF_THE_POD['status.podIP']}:{port['containerPort']}"
     assert {container()[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
         port["name"]
     }
@@ -258,7 +265,8 @@ class Pod:
         (port,) = free_ports(1)
         self._log, self._page = folder / f"pod-{number}.log", f"http://127.0.0.1:{port}"
         self._freeze = folder / f"freeze-{number}"
-        here = {"BOOTSTRAP": topics.bootstrap, "HTTP": f"127.0.0.1:{port}", "STATE_DIR": str(folder / f"disk-{number}")}
+        http = settings()["HTTP"].replace(":8080", f":{port}")
+        here = {"BOOTSTRAP": topics.bootstrap, "HTTP": http, "STATE_DIR": str(folder / f"disk-{number}")}
         with self._log.open("w") as stream:
             environment = os.environ | settings() | here
             program = [str(Path(__file__).with_name("frozen_driver.py")), STEPS[number % len(STEPS)], str(self._freeze)]
