@@ -19,6 +19,8 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM ${BASE} AS base
 COPY --from=build /wheels /wheels
 COPY constraints.txt /wheels/
+# Roster itself, once for both; each then adds what its extras need.
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl
 RUN useradd --system --user-group --uid 10001 --create-home roster
 # SIGTERM: an application ends its batch, commits and leaves; a broker finishes what is being written, and syncs.
 STOPSIGNAL SIGTERM
@@ -30,14 +32,14 @@ RUN apt-get update \
     && pip install --no-cache-dir --constraint /wheels/constraints.txt "$(ls /wheels/*.whl)[http,spark,state]" \
     && rm -r /wheels \
     && install --directory --owner=roster --group=roster --mode=0750 /state
+COPY deploy/image/entrypoint.sh /usr/local/bin/
 USER roster
 WORKDIR /home/roster
 VOLUME /state
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=6 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=4)"]
-# A first process that collects what Spark's JVM and workers leave behind, and passes signals on.
-ENTRYPOINT ["tini", "--"]
+ENTRYPOINT ["entrypoint.sh"]
 CMD ["python", "/application/app.py"]
 
 FROM base AS broker
