@@ -34,12 +34,15 @@ def test_a_join_over_two_topics_is_moved(spark: SparkSession, topics: Topics, tm
     sent = 0
 
     def send(to: Iterable[str], numbers: Iterable[int]) -> None:
-        """Each number as a row of both sides, those of a key in one order; every fifth is not paid."""
+        """Each number as a row of both sides, those of a key in one order; every fifth is not paid, every seventh
+        is a payment alone.
+        """
         producer = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
         for n in numbers:
             at = f"2026-01-01T{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}Z"
-            for topic, row in zip(to, ({"n": n, "at": at}, {"m": n, "paid": at}), strict=True):
-                if "n" in row or n % 5:
+            sides = ({"n": n, "at": at}, n % 7), ({"m": n, "paid": at}, n % 5)
+            for topic, (row, is_there) in zip(to, sides, strict=True):
+                if is_there:
                     producer.produce(topic, json.dumps({"k": f"k{n % KEYS}", **row}), f"k{n % KEYS}")
         assert producer.flush(60) == 0
 
@@ -57,8 +60,8 @@ def test_a_join_over_two_topics_is_moved(spark: SparkSession, topics: Topics, tm
             state=State(dir=str(tmp_path / group)),
             max_offsets_per_batch=200,
         )
-        times = {"column": "at", "other_column": "paid", "within": "100 seconds", "grace": "1000 days"}
-        made.json_columns(LEFT).join(right, "k", RIGHT, how="left", **times)
+        times = {"column": "at", "other_column": "paid", "within": "30 seconds", "grace": "1000 days"}
+        made.json_columns(LEFT).join(right, "k", RIGHT, how="full", **times)
         made.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
 
     def state(group: str) -> tuple[Export, dict[str, list[Any]]]:
@@ -88,7 +91,8 @@ def test_a_join_over_two_topics_is_moved(spark: SparkSession, topics: Topics, tm
     repartition_state(spark, topics.bootstrap, old, str(tmp_path / "grown"))
     more(60)
     twelve = always(12)
-    assert [len(side) for side in twelve.values()] == [sent, sent - sent // 5]
+    assert [len(side) for side in twelve.values()] == [sent - len(range(0, sent, every)) for every in (7, 5)]
+    assert all(0 < sum("'waits': True" in row for row in side) < len(side) for side in twelve.values())
     for group in (new, old):
         read(group)
         found, sides = state(group)

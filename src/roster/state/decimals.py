@@ -73,11 +73,6 @@ def of_integers(values: Column) -> Column:
     return values.cast(pa.decimal128(_DIGITS_OF[values.type.bit_width], 0))
 
 
-def of_digits(number: int) -> Column:
-    """Return a constant as a decimal of so many digits as it has."""
-    return pa.scalar(Decimal(number), pa.decimal128(len(str(abs(number))), 0))
-
-
 def truncated(values: Column, kind: pa.DataType) -> Column:
     """Return decimals as integers of a type, towards zero; null beyond it."""
     whole = pc.round(wide(values), 0, "towards_zero").cast(pa.decimal256(_WIDEST, 0))
@@ -85,13 +80,6 @@ def truncated(values: Column, kind: pa.DataType) -> Column:
     least, most = (pa.scalar(Decimal(bound), whole.type) for bound in (-edge, edge - 1))
     fits = pc.and_(pc.greater_equal(whole, least), pc.less_equal(whole, most))
     return pc.if_else(fits, whole, pa.scalar(None, whole.type)).cast(kind)
-
-
-def common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that values of several have together; whole digits go before others."""
-    scale = max(kind.scale for kind in kinds)
-    whole = max(kind.precision - kind.scale for kind in kinds)
-    return pa.decimal128(min(whole + scale, DIGITS), scale - min(max(whole + scale - DIGITS, 0), scale))
 
 
 def computed(operator: str, left: Column, right: Column) -> Column:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from roster.spark.state import export
 from tests.librdkafka import idempotent_producer
 from tests.spark.apps.dataframes import made
 from tests.spark.dataframes import shapes, test_stateful_queries
@@ -32,9 +33,10 @@ PROGRAMS = {
     "roster": {
         "counted pairs": ORDERS,
         "parts of hours": ORDERS,
+        "full totals": ORDERS,
         "JSON in JSON, explode, sliding windows → Kafka": SHAPES,
     },
-    "apache": {"full joined": ORDERS, "code of hours": ORDERS},
+    "apache": {"full joined": ORDERS, "semi joined": ORDERS, "joined totals": ORDERS, "code of hours": ORDERS},
 }
 """By the kind of broker programs, and their records."""
 ENDS: list[dict[str, Any]] = [
@@ -106,3 +108,17 @@ def kill_one(spark: SparkSession, topics: Topics, named: Mapping[str, Any], tmp_
             "windows have their results",
         )
         assert {name: results(name) for name in named} == expected
+        for name in {"full joined", "semi joined"} & named.keys():
+            check_export(spark, topics, f"{group}-{outs[name]}", tmp_path / "exports" / name.replace(" ", "-"))
+
+
+def check_export(spark: SparkSession, topics: Topics, group: str, folder: Path) -> None:
+    """What the state of a join is at the end: of each side the last records, all of which have found partners."""
+    exported = export(spark, topics.bootstrap, group, str(folder))
+    sides = {side: exported.dataframe(spark, "joined", side).collect() for side in ("left", "right")}
+    ends = sorted(row["order"] for row in ENDS if "order" in row)
+    assert sorted(row["order"] for row in sides["left"]) == ends
+    assert [row["waits"] for row in sides["left"]] == [False] * len(ends)
+    assert len(sides["right"]) == len(ends)
+    if "waits" in exported.manifest.stores["joined"].columns["right"]:
+        assert [row["waits"] for row in sides["right"]] == [False] * len(ends)
