@@ -388,7 +388,7 @@ MORE_ZONES = ZONES | st.sampled_from(["Australia/Lord_Howe", "America/Sao_Paulo"
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "explore", reason="`make explore` runs it")
 @settings(max_examples=examples(40, "ROSTER_PROGRAMS"), phases=[Phase.generate])
 @given(
-    rows=st.lists(st.tuples(ROW, MORE_ROW), max_size=25),
+    rows=st.lists(st.tuples(ROW, MORE_ROW), min_size=1, max_size=25),
     cut=st.integers(0, 25),
     zone=MORE_ZONES,
     parts=more(PROGRAMS | FINAL, FEW),
