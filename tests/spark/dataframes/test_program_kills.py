@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 ORDERS, SHAPES = test_stateful_queries.ORDERS, shapes.ORDERS
 PROGRAMS = {
     "roster": {
-        "counted pairs": ORDERS,
+        "counted firsts": ORDERS,
         "parts of hours": ORDERS,
         "full totals": ORDERS,
         "JSON in JSON, explode, sliding windows → Kafka": SHAPES,

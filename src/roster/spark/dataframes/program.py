@@ -101,7 +101,7 @@ def program_of(
             steps.append(f"Roster: {operator.text}; state {operator.name}")
         if behind is not None:
             after.append(BySpark(rows.columns[behind], operator.delay))
-            to = f"the state {kept[behind].name}" if is_tree else "the next operator"
+            to = kept[behind].name if is_tree else "the next operator"
             steps.append(f"Spark: the program up to {to}, with the results of each batch")
     results, why = rows.results[-1], ""
     between = {numbers[place]: stage for place, stage in rows.stages.items()}

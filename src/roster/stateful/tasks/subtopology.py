@@ -399,34 +399,40 @@ def behind_topic(topic: str, plans: Sequence[SubtopologyPlan]) -> list[Subtopolo
 
 
 def beside(plan: SubtopologyPlan, sink: str, plans: Sequence[SubtopologyPlan]) -> list[dict[str, SourcesAt]]:
-    """Return the topics in front of others that write a plan's sink, and which sources' rows theirs are or become.
+    """Return the topics in front of all that write a plan's sink, and which sources' rows theirs are or become.
 
-    Rows go from topics of one dict to those of the next ones; the first has the pipeline's input.
+    Rows go from topics of one dict to those of the next ones; the first has the pipeline's input. The plan's own input
+    is left out; there are none if no other plan writes there.
     """
-    levels = [dict[str, SourcesAt]() for _ in plans]
-    for sender in senders_of(sink, plans):
+    levels, senders = [dict[str, SourcesAt]() for _ in plans], senders_of(sink, plans)
+    for sender in senders if len(senders) > 1 else ():
+        sources_at: SourcesAt = partial(sender.sources_at, sink=sink)
         if sender is not plan:
-            _add_in_front(levels, sender, sink, partial(sender.sources_at, sink=sink), plans)
+            _add(levels[sender.subtopology.number], sender.topics_to(sink), sources_at)
+        _add_in_front(levels, sender, sources_at, plans)
     return [level for level in levels if level]
 
 
 def _add_in_front(
     levels: Sequence[dict[str, SourcesAt]],
     plan: SubtopologyPlan,
-    sink: str,
     sources_at: SourcesAt,
     plans: Sequence[SubtopologyPlan],
 ) -> None:
-    """Add the topics in front of a plan's rows for a sink. sources_at: of those that these become in the end."""
-    for topic in plan.topics_to(sink):
-        earlier = levels[plan.subtopology.number].get(topic)
-        both = sources_at if earlier is None else partial(_either, earlier, sources_at)
-        levels[plan.subtopology.number][topic] = both
-    if (source := plan.repartition_source) is not None:
-        tasks = [TopicPartition(source.topic, number) for number in range(source.partitions or 0)]
-        of_all = {number for task in tasks for number in sources_at(task)}
-        for sender in senders_of(source.topic, plans):
-            _add_in_front(levels, sender, source.topic, lambda _: of_all, plans)
+    """Add the topics in front of a plan's input. sources_at: of rows of its input, or of those that these become."""
+    if (source := plan.repartition_source) is None:
+        return
+    tasks = [TopicPartition(source.topic, number) for number in range(source.partitions or 0)]
+    of_all = {number for task in tasks for number in sources_at(task)}
+    for sender in senders_of(source.topic, plans):
+        _add(levels[sender.subtopology.number], sender.topics_to(source.topic), lambda _: of_all)
+        _add_in_front(levels, sender, lambda _: of_all, plans)
+
+
+def _add(level: dict[str, SourcesAt], topics: Sequence[str], sources_at: SourcesAt) -> None:
+    for topic in topics:
+        earlier = level.get(topic)
+        level[topic] = sources_at if earlier is None else partial(_either, earlier, sources_at)
 
 
 def _either(one: SourcesAt, other: SourcesAt, partition: TopicPartition) -> set[int]:
