@@ -832,6 +832,7 @@ def tree_problem(rng: random.Random, name: str, delay: int = GRACE, **options: A
     """How a run of a tree of operators differs from the plain computation, "" if it does not."""
     operator, front = TREES[name], EVER if "all time" in name else FIRST
     logs = logs_of(rng, delay if front is FIRST else min(delay, GRACE), 4)
+    logs += [[] for _ in INPUTS[len(logs) :]]
     is_join, size, grace = isinstance(operator, StreamJoin), SIZE, LONG if operator is UPDATES else GRACE
     first = [kept(log, 0) for log in logs[::2]]
     others = [kept(log, 0) if is_join else kept(log, size, grace) for log in logs[1::2]]
