@@ -73,6 +73,13 @@ def test_every_way_to_install_roster_names_the_wheel():
     assert [(path, found) for path, found in ways if not re.match(rf"'\S*{re.escape(WHEEL)}\[[a-z,]+\]'", found)] == []
 
 
+def test_the_list_of_parts_of_a_release_is_made_of_every_extra_for_users() -> None:
+    """pip passes over an extra that there is not."""
+    (named,) = re.findall(r"\.whl\)\[([a-z,]+)\]", (ROOT / ".github" / "workflows" / "release.yml").read_text())
+    brought = set().union(*(modules_of(extra) for extra in named.split(",")))
+    assert brought == set().union(*(modules_of(extra) for extra in EXTRAS if extra in PROJECT["optional-dependencies"]))
+
+
 @pytest.mark.process
 def test_a_cluster_to_try_has_state_and_takes_another_port():
     command = ["make", "--no-print-directory", "--dry-run", "cluster", "PORT=7100"]
