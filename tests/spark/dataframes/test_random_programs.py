@@ -27,7 +27,7 @@ from roster.spark import PipelineError, read_stream
 from roster.spark.dataframes.plan import Plan
 from roster.spark.dataframes.program import Program, program_of
 from roster.spark.steps import chained
-from roster.state import Position
+from roster.state import Position, StateError
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
 from tests.spark.dataframes.test_stateful_queries import last_of, plain
@@ -465,7 +465,13 @@ def compare(
         TRIED.update(["stopped"])
         return
     for path in paths.values():
-        found = run(path, records, tmp_path_factory.mktemp("state"))
+        try:
+            found = run(path, records, tmp_path_factory.mktemp("state"))
+        except StateError as error:
+            if not is_of_more or "a sum is beyond int64" not in str(error):
+                raise
+            TRIED.update(["stopped"])  # as the page says
+            return
         assert found.schema.simpleString() == stream.schema.simpleString() == batch.schema.simpleString()
         told = [plain(row) for row in found.collect()]
         keys = [name for name in found.columns if name.startswith("key") or name == "window"]
