@@ -117,7 +117,7 @@ def process_batch(
     """
     with contextlib.closing(processing(store, target, definition, rows, inputs, fetch, token, waiting)) as batch:
         state = next(batch)
-        with told(batch):
+        with raised_in(batch):
             update = applied(operator, rows, state)
         return finished(batch, update)
 
@@ -134,7 +134,7 @@ def applied(operator: Applies, rows: pa.Table, store: Snapshot) -> Update:
 
 
 @contextlib.contextmanager
-def told(batch: Processing) -> Iterator[None]:
+def raised_in(batch: Processing) -> Iterator[None]:
     """Raise errors of reading a state that `processing` has yielded as the store's."""
     try:
         yield

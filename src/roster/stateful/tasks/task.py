@@ -59,7 +59,7 @@ from roster.stateful.tasks.processing import (
     new_token,
     process_batch,
     processing,
-    told,
+    raised_in,
 )
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.store_location import Place, on_sound
@@ -418,10 +418,10 @@ class StatefulTask(PartitionTask):
                 states = [next(batch) for batch in batches]
                 updates = list[Update]()
                 if isinstance(operator, Aggregation):
-                    with told(batches[0]):
+                    with raised_in(batches[0]):
                         updates = operator.each(tables, states)
                 for batch, table, state in zip(batches, tables, states, strict=True) if not updates else ():
-                    with told(batch):
+                    with raised_in(batch):
                         updates.append(applied(operator, table, state))
                 done = [finished(*given) for given in zip(batches, updates, strict=True)]
         except (StoreDamagedError, ValueDamagedError, OtherDefinitionError):
