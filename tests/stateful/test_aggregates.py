@@ -297,6 +297,7 @@ BESIDE_DECIMALS = [
     *("m * 100", "m * n", "l + m", "m - 0.5", "-m", "abs(m)", "coalesce(m, 0)", "case when m > 0 then m end"),
     *(f"try_cast({text})" for text in ("m as decimal(3,1)", "m as decimal(2,1)", "x as decimal(5,2)")),
     *("try_cast(s as decimal(5,2))", "cast(n as decimal(5,2))", "cast(m as int)", "try_cast(m * n as tinyint)"),
+    *("try_cast(-200 as decimal(5,4))", "try_cast(3 as decimal(5,4))", "try_cast(-200 as decimal(3,0))"),
     *("try_cast(m * -100 as tinyint)", "m * x", "m < x", "sqrt(abs(m))", "m between -1 and x", "nullif(m, 0.07)"),
 ]
 

@@ -284,7 +284,8 @@ def _cast(site: _Site) -> Computed | None:
         return Constant(pa.scalar(None, goal))
     if isinstance(value, Constant) and given in _INTEGERS and own.startswith("decimal"):
         number = value.value.as_py()
-        return Constant(pa.scalar(None if number is None else Decimal(number), goal))
+        if number is None or abs(number) < 10 ** _digits(own)[0]:
+            return Constant(pa.scalar(None if number is None else Decimal(number), goal))
     if _is_wider(given, own):
         return site.call("wider")
     if own in _FLOATS and given.startswith("decimal"):
