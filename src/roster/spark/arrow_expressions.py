@@ -282,10 +282,8 @@ def _cast(site: _Site) -> Computed | None:
         return value
     if given == "void":
         return Constant(pa.scalar(None, goal))
-    if isinstance(value, Constant) and given in _INTEGERS and own.startswith("decimal"):
-        number = value.value.as_py()
-        if number is None or abs(number) < 10 ** _digits(own)[0]:
-            return Constant(pa.scalar(None if number is None else Decimal(number), goal))
+    if (number := _whole_number(value, site)) is not None:
+        return Constant(pa.scalar(Decimal(number), goal))
     if _is_wider(given, own):
         return site.call("wider")
     if own in _FLOATS and given.startswith("decimal"):
@@ -299,6 +297,14 @@ def _cast(site: _Site) -> Computed | None:
     if own == "boolean" and given in (*_INTEGERS, *_FLOATS):
         return site.call("wider")
     return site.of_mode(site.mode, own.split("(")[0]) if site.mode != "LEGACY" and _is_read(given, own, site) else None
+
+
+def _whole_number(value: Computed, site: _Site) -> int | None:
+    """Return the number of a cast of a whole one that a decimal has room for, else None."""
+    if not (isinstance(value, Constant) and site.types[0] in _INTEGERS and site.own.startswith("decimal")):
+        return None
+    number: int | None = value.value.as_py()
+    return number if number is not None and abs(number) < 10 ** _digits(site.own)[0] else None
 
 
 def _is_read(given: str, own: str, site: _Site) -> bool:

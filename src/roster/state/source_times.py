@@ -90,7 +90,8 @@ class Notice(NamedTuple):
     times: of the sender's own sources, and of those outside whose time not all have heard; None if unknown. ended: of
     its own those that have no more to read and do not wait. waiting: {one that waits: which source of its own holds it
     back, 0 if none does}. holds: of those that have sources of their own, the least time of sources that hold them
-    back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are.
+    back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are. until: a
+    time up to which it holds, None for any: what others have to read was asked for a while ago.
     """
 
     batch: int
@@ -101,20 +102,21 @@ class Notice(NamedTuple):
     waiting: Mapping[int, int] = MappingProxyType({})
     holds: Mapping[int, int | None] = MappingProxyType({})
     tasks: tuple[int, ...] = ()
+    until: int | None = None
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
-        if self.tasks:  # an earlier release knows no sources that are tasks
-            parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks]
+        if self.tasks or self.until is not None:
+            parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks, self.until]
         return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Notice:
         """Read the bytes of `encode`."""
         batch, behind, reading, times, ended, *more = json.loads(data)
-        waiting, holds, tasks = more or ((), (), ())
-        own = dict(waiting), dict(holds), tuple(tasks)
+        waiting, holds, tasks = more[:3] or ((), (), ())
+        own = dict(waiting), dict(holds), tuple(tasks), more[3] if len(more) > 3 else None
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
 
     def among(self, is_own: Callable[[int], bool]) -> Notice:
@@ -122,7 +124,7 @@ class Notice(NamedTuple):
         behind, reading, ended = (tuple(filter(is_own, each)) for each in (self.behind, self.reading, self.ended))
         times, holds = ({source: of[source] for source in of if is_own(source)} for of in (self.times, self.holds))
         waiting = {source: by for source, by in self.waiting.items() if is_own(source)}
-        return Notice(self.batch, behind, reading, times, ended, waiting, holds, self.tasks)
+        return Notice(self.batch, behind, reading, times, ended, waiting, holds, self.tasks, self.until)
 
     def is_gone(self, source: int, names: Sequence[str] = ()) -> bool:
         """Return whether a source was a task that is there no longer. names: of sources, if others send notices too."""
@@ -318,15 +320,18 @@ class SourceTimes(NamedTuple):
 def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:
     """Return a task's time as of a notice, and the source that holds it back most, as `SourceTimes` has it.
 
+    A notice that holds up to a time alone holds the task back there: by the source that is furthest, if by no other.
     A source in the notice's batch holds back until its rows of that batch are read, too.
     """
     holding = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
     holding |= {source for source, batch in ended.items() if batch <= WAITING}
-    if holding:
-        least, source = min((times.get(source, NEVER), source) for source in holding)
-        of_its_own = WAITING - ended.get(source, 0)
-        return least, of_its_own if of_its_own > UNLABELLED else source
-    return max((time for source, time in times.items() if source > UNLABELLED), default=NEVER), 0
+    known = [(time, source) for source, time in times.items() if source > UNLABELLED]
+    largest, furthest = max(known, default=(NEVER, UNLABELLED))
+    least, source = min(((times.get(source, NEVER), source) for source in holding), default=(largest, UNLABELLED))
+    if notice.until is not None and least > notice.until:  # others may have got more to read since
+        return notice.until, source or furthest
+    of_its_own = WAITING - ended.get(source, 0)
+    return least, of_its_own if of_its_own > UNLABELLED else source
 
 
 def _seen(

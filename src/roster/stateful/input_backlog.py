@@ -25,7 +25,9 @@ from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, bes
 _APART = 1.0
 """Seconds between two looks, and two notices to partitions without rows, while nothing is left to read."""
 _FEW = 100
-"""Offsets of a batch that does not look in between; event time is thought to go on by little."""
+"""Offsets of a batch that does not look in between."""
+_LITTLE = 2_000_000
+"""Microseconds by which event time goes on at most without another look."""
 
 
 class InputBacklog(DueTasks):
@@ -85,6 +87,10 @@ class InputBacklog(DueTasks):
         self._times: dict[int, int] = {}
         """The largest time of each source's rows in committed batches."""
         self._sent: Mapping[int, int] = {}
+        self._is_fresh = False
+        """Whether it has looked for the batch planned last."""
+        self._until: int | None = None
+        """The time up to which what the last look has found holds, None if no times are known."""
 
     @override
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -127,9 +133,9 @@ class InputBacklog(DueTasks):
         is_for_all |= self._planned - self._looked >= _APART
         self._looked = self._planned if is_for_all else self._looked
         # A task sends rows to several partitions in one transaction: behind rows in one there may be rows in others.
-        if is_for_all or (
-            self._is_of_tasks and any(self._ends.get(partition, 0) < end for partition, end in read.items())
-        ):
+        may_have_rows = self._is_of_tasks and any(self._ends.get(partition, 0) < end for partition, end in read.items())
+        self._is_fresh = is_for_all or may_have_rows or bool(self._others)
+        if self._is_fresh:
             self._look_up()
         self._is_committed = self._is_told = False
         unread = {partition for partition, end in read.items() if end < self._ends.get(partition, end + 1)}
@@ -153,6 +159,7 @@ class InputBacklog(DueTasks):
             max(partition.partition for partition in self._partitions) + 1,
             frozenset(self._behind),
             {source: self._times[source] for source in announced & self._times.keys()},
+            None if self._is_fresh or not self._is_sent else self._until,
         )
 
     def has_more(self) -> bool:
@@ -174,6 +181,8 @@ class InputBacklog(DueTasks):
         self._untold = set() if self._is_for_all else self._untold | self._sources_of(read)
         self._read |= read
         self._times |= self._sent
+        if self._is_fresh and self._times:
+            self._until = max(self._times.values()) + _LITTLE
 
     def _sources_of(self, partitions: Collection[TopicPartition]) -> set[int]:
         return {source for partition in partitions for source in self._sources_at(partition)}

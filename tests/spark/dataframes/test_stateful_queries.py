@@ -573,6 +573,20 @@ def test_a_program_gives_the_rows_and_types_of_a_batch(
     assert sorted(rows, key=repr) == wanted(spark, program)
 
 
+def test_a_time_of_its_own_behind_an_operator_is_known_by_its_rows_alone(spark: SparkSession) -> None:
+    """Spark's steps may make any time, such as a window's begin, of the time that an operator has reached."""
+    records = read_stream(spark).options(**{"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}).load()
+    hours = timed(records).groupBy(F.window("at", "2 hours"), "shop").count().alias("hours")
+    begun = hours.select("window", F.col("window.start").alias("begin"), F.soundex("shop").alias("sound"))
+    for rows, time, delay in (
+        (begun, "window", timedelta(minutes=30)),
+        (begun.withWatermark("begin", "0 seconds"), "begin", None),
+    ):
+        program = program_of(Plan.of(rows.groupBy(F.window(time, "6 hours"), "sound").count()), "append", headers=False)
+        first = program.declared.subtopologies[1].operators[0]
+        assert [step.delay for step in first.after] == [delay]
+
+
 def started(frame: DataFrame, group: str, mode: str) -> Any:
     return write_stream(frame).queryName(group).outputMode(mode).trigger(availableNow=True)
 

@@ -19,6 +19,7 @@ from roster.spark.dataframes.joined_totals import JOINS
 from roster.spark.dataframes.operators import MAKERS, Kept, Makers, Results, operators_of
 from roster.spark.dataframes.plan import (
     FIELD,
+    WATERMARK,
     Node,
     Plan,
     PlanOver,
@@ -100,7 +101,8 @@ def program_of(
             subtopologies[-1].operators.append(DeclaredOperator(stateful, after))
             steps.append(f"Roster: {operator.text}; state {operator.name}")
         if behind is not None:
-            after.append(BySpark(rows.columns[behind], operator.delay))
+            delay = None if _has_new_time(operator, kept[behind]) else operator.delay
+            after.append(BySpark(rows.columns[behind], delay))
             to = kept[behind].name if is_tree else "the next operator"
             steps.append(f"Spark: the program up to {to}, with the results of each batch")
     results, why = rows.results[-1], ""
@@ -122,6 +124,11 @@ def program_of(
     last = Stage(results.columns, _in_turn(typed, applying(over, frame.df.sparkSession)))
     frames = Frames(rows.branches, between, last)
     return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
+
+
+def _has_new_time(operator: Kept, behind: Kept) -> bool:
+    """Return whether rows between two operators get another event time, by `withWatermark`."""
+    return any(node.kind == WATERMARK and operator.node in node.all() for node in behind.node.all())
 
 
 def _stateless(frame: Plan, topics: Topics, *, headers: bool, by_spark: bool) -> Program:

@@ -50,7 +50,8 @@ class Backlog:
     batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
     whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
     how many the input has. left: partitions of the input with more to read behind the batch. times: {source: largest
-    time of its rows in earlier batches}, of those in the batch, and those of which not all have heard.
+    time of its rows in earlier batches}, of those in the batch, and those of which not all have heard. until: a time up
+    to which it holds, None for any: it is of a while ago, and others may have got more to read.
     """
 
     batch: int
@@ -60,6 +61,7 @@ class Backlog:
     partitions: int
     left: frozenset[TopicPartition] = frozenset()
     times: Mapping[int, int] = field(default_factory=dict)
+    until: int | None = None
 
 
 def by_split(
@@ -150,9 +152,8 @@ class Sent:
         others = {} if self.is_for_all else others
         holds = {clock.source: clock.hold for clock in self.clocks if clock.is_untimed}
         holds = {**dict.fromkeys(others), **holds} if holds else {}
-        notice = Notice(
-            self.backlog.batch, self.backlog.behind, tuple(reading), own | others, ended, waiting, holds, self.tasks
-        )
+        told = self.backlog.batch, self.backlog.behind, tuple(reading), own | others, ended
+        notice = Notice(*told, waiting, holds, self.tasks, self.backlog.until)
         is_for_all = self.backlog.is_for_all or self.is_for_all
         partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)
         yield from _addressed(*self.topic.notices(notice, partitions).columns, topic=self.topic.topic).to_batches()
