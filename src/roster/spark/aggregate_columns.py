@@ -271,8 +271,8 @@ def _computed(names: Mapping[Expression, str], frame: Any) -> dict[Expression, E
             problem = f"{name!r}: {expression.text}: {error} is not among what its tasks compute"
             fix = "Make the column in map_arrow in front of it, or use read_stream, where Spark computes it"
             raise PipelineError(problem, field=_FIELD, fix=fix) from None
-        given = arrow_schema(StructType([frame.schema[name] for name in expression.columns]))
-        kind, compute = str(column.dataType().catalogString()), ComputedColumns(given, (), {expression.text: value})
+        schema = arrow_schema(StructType([frame.schema[own] for own in expression.columns]))
+        kind, compute = str(column.dataType().catalogString()), ComputedColumns(schema, (), {expression.text: value})
         computed[expression] = replace(expression, parsed=None, kind=kind, compute=compute)
     return computed
 

@@ -142,7 +142,7 @@ _PARTS: dict[str, Callable[[Scope, Java], Computed | Objects]] = {
     "GetStructField": Scope._field,
     "JsonToStructs": Scope._objects,
 }
-"""What makes parts that are no calls, by the kind of expression."""
+"""What makes columns, literals and other parts beside calls, by the kind of expression."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Site:
     def of_mode(self, mode: str, function: str, *, plain: str | None = None) -> Call:
         """Return the call of the function that stops at a value beyond the type, or makes null of it.
 
-        plain: the function for LEGACY; None: that which makes null.
+        plain: the function for LEGACY; None: the one that makes null.
         """
         if mode == "ANSI":
             return self.call(f"checked {function}", can_fail=True)

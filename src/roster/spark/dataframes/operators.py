@@ -234,7 +234,7 @@ def operators_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], lis
         try:
             return maker(node, plan.root, above, mode, plan.jvm)
         except PipelineError as error:
-            if node.kind != "Union":  # of totals, each of which can be an operator
+            if node.kind != "Union":  # a union of totals: each side can be an operator
                 problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
         return None
 
@@ -264,7 +264,7 @@ def _kept_in(
 
 
 def _union_of(root: Node, kept: Sequence[Kept]) -> Iterator[Kept]:
-    """Yield what brings rows of several operators together, or of one and a stream, if there is no operator behind."""
+    """Yield the union of several operators' rows, or of one's and a stream's, if none of the operators takes them."""
     node, above, nodes = root, list[Node](), [operator.node for operator in kept]
     while kept and node not in nodes:
         streaming = [child for child in node.children if child.is_streaming]

@@ -194,24 +194,24 @@ class _Rows:
         stops, places = dict[Node, PlanOver](), {operator.node: place for place, operator in enumerate(kept)}
         for place, operator in enumerate(kept):
             rows.sides.append([])
-            made = list[DataFrame]()
+            frames = list[DataFrame]()
             for side in range(max(len(operator.sides), 1)):
                 rows.sides[-1].append([])
                 for way in operator.ways(side, frame.jvm, stops):
                     over = _in_turn(applying(way.over, spark), operator.rows.with_text)
                     if (front := places.get(way.start)) is None:
                         rows._add_branch(Branch(tuple(topics(way.start) or ()), over), place)
-                        made.append(over(_template(spark, records)))
+                        frames.append(over(_template(spark, records)))
                     else:
                         results = rows.results[front].columns
                         stage = Stage(results, _in_turn(kept[front].rows.without_text, over))
                         rows.stages[front], rows.behind[front] = stage, place
                         rows.sides[-1][-1].append(front)
-                        made.append(stage.make(_template(spark, results)))
-            for frame_made in made:
-                _check_stays(frame_made)
-            rows.columns.append(made[0].schema)
-            rows.results.append(Results.of(operator, operator.results(made[0].schema), spark))
+                        frames.append(stage.make(_template(spark, results)))
+            for rows_of_way in frames:
+                _check_stays(rows_of_way)
+            rows.columns.append(frames[0].schema)
+            rows.results.append(Results.of(operator, operator.results(frames[0].schema), spark))
             stops[operator.node], _ = operator.behind(rows.results[-1])
         rows.first = BySpark(rows.columns[rows.into[0]])
         return rows

@@ -50,8 +50,9 @@ class Backlog:
     batch: names the attempt. behind: sources outside of the batch with more to read. reading: {source in the batch:
     whether it has no more to read behind it}. is_for_all: whether partitions that get no rows hear of it. partitions:
     how many the input has. left: partitions of the input with more to read behind the batch. times: {source: largest
-    time of its rows in earlier batches}, of those in the batch, and those of which not all have heard. until: a time up
-    to which it holds, None for any: it is of a while ago, and others may have got more to read.
+    time of its rows in earlier batches}, of sources in the batch, and of sources that some partitions have not heard
+    of. until: a time up to which the backlog holds, None for any: it is of a while ago, and others may have got more
+    to read.
     """
 
     batch: int

@@ -401,8 +401,8 @@ def behind_topic(topic: str, plans: Sequence[SubtopologyPlan]) -> list[Subtopolo
 def beside(plan: SubtopologyPlan, sink: str, plans: Sequence[SubtopologyPlan]) -> list[dict[str, SourcesAt]]:
     """Return the topics in front of all that write a plan's sink, and which sources' rows theirs are or become.
 
-    Rows go from topics of one dict to those of the next ones; the first has the pipeline's input. The plan's own input
-    is left out; there are none if no other plan writes there.
+    Rows go from the topics of one dict to the topics of the next dicts; the first has the pipeline's input. Topics of
+    the plan's own input are left out; there are no dicts if no other plan writes the sink.
     """
     levels, senders = [dict[str, SourcesAt]() for _ in plans], senders_of(sink, plans)
     for sender in senders if len(senders) > 1 else ():
