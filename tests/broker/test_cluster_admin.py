@@ -1,4 +1,4 @@
-"""What tools ask about a cluster of one broker: topics by pages, where settings come from."""
+"""What tools ask about a cluster of one broker: where settings come from."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from roster.wire.messages import (
     AlterConfigsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
-    DescribeTopicPartitionsRequest,
-    ListConfigResourcesRequest,
 )
-from roster.wire.messages.cluster import Cursor
 from tests.broker.rawclient import RawClient
 
 if TYPE_CHECKING:
@@ -38,40 +35,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             ]
             client.ask(CreateTopicsRequest(topics=topics), 7)
         yield running
-
-
-def page(client: RawClient, names: str = "", limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:
-    request = DescribeTopicPartitionsRequest(
-        topics=[DescribeTopicPartitionsRequest.Topic(name=name) for name in names],
-        response_partition_limit=limit,
-        cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
-    )
-    return client.ask(request, 0)
-
-
-def test_topics_come_page_by_page_each_partition_once(client: RawClient) -> None:
-    wanted = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("c", 1)]
-    for limit in range(-1, 8):
-        found, cursor = [], None
-        for _ in range(7):
-            told = page(client, "cabb", limit, cursor)
-            here = [(topic.name, each.partition_index) for topic in told.topics for each in topic.partitions]
-            assert len(here) <= max(limit, 1)
-            found += here
-            if told.next_cursor is None:
-                break
-            cursor = (told.next_cursor.topic_name, told.next_cursor.partition_index)
-        assert found == wanted
-
-
-def test_what_a_page_says_of_topics(client: RawClient) -> None:
-    told = page(client, "a?z")
-    assert [(topic.name, topic.error_code) for topic in told.topics] == [("?", 17), ("a", 0), ("z", 3)]
-    first = told.topics[1].partitions[0]
-    assert (first.leader_id, first.isr_nodes, first.eligible_leader_replicas) == (4, [4], [])
-    assert [topic.name for topic in page(client).topics if not topic.is_internal] == ["a", "b", "c"]
-    for cursor in (("a", -1), ("b", 0)):
-        assert {topic.error_code for topic in page(client, "a", cursor=cursor).topics} == {ErrorCode.INVALID_REQUEST}
 
 
 def described(client: RawClient, kind: int, name: str, *keys: str) -> dict[str, tuple[str, int, list[Any]]]:
@@ -204,16 +167,3 @@ def test_how_often_a_topic_is_synced_and_compacted_are_settings(
         assert topic is not None
         assert topic.logs[0].config.max_compaction_lag_ms == 12_345_678
     assert altered(client, ("b", {})) == [0]
-
-
-def test_resources_that_have_settings(client: RawClient) -> None:
-    def listed(version: int, *types: int) -> Any:
-        told = client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
-        found = [each for each in told.config_resources if not each.resource_name.startswith("__")]
-        return told.error_code or sorted((each.resource_type, each.resource_name) for each in found)
-
-    topics = [(2, "a"), (2, "b"), (2, "c")]
-    assert listed(1) == [*topics, (4, "4")]
-    assert (listed(1, 2), listed(1, 4)) == (topics, [(4, "4")])
-    assert listed(1, 16) == listed(1, 32) == listed(0) == []
-    assert listed(1, 2, 99) == ErrorCode.UNSUPPORTED_VERSION

@@ -11,7 +11,6 @@ from roster.broker.request_limits import SERVED
 from roster.wire import API_VERSIONS, ZERO_UUID, ApiKey, ErrorCode
 from roster.wire.messages import (
     ApiVersionsRequest,
-    ConsumerGroupDescribeRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -25,12 +24,10 @@ from roster.wire.messages import (
     MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
 from tests.broker.batches import base_offsets, batch, placed
 from tests.broker.rawclient import RawClient
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from roster.broker import Broker
@@ -378,14 +375,6 @@ def test_offsets_by_time(client: RawClient, topic: str) -> None:
         assert offset_at(client, topic, -1, version).offset == 5
 
 
-def test_the_only_leader_epoch_ends_at_the_end(client: RawClient, topic: str) -> None:
-    produce(client, topic, batch([b"a", b"b"]))
-    asked = OffsetForLeaderEpochRequest.Topic.Partition(partition=0, current_leader_epoch=-1, leader_epoch=0)
-    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.Topic(topic=topic, partitions=[asked])])
-    (answer,) = client.ask(request, 4).topics[0].partitions
-    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 2)
-
-
 def test_a_commit_for_a_topic_that_does_not_exist_is_refused_the_others_are_kept(client: RawClient, topic: str) -> None:
     one = [OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=7, committed_metadata="m")]
     topics = [OffsetCommitRequest.Topic(name=name, partitions=one) for name in (topic, "no-such")]
@@ -520,18 +509,10 @@ def test_settings_are_described_changed_and_obeyed(client: RawClient, topic: str
         assert alter(fixed, 0, other) == ErrorCode.INVALID_CONFIG
 
 
-def test_a_group_that_is_not_there_is_no_group_of_another_kind(client: RawClient, topic: str) -> None:
-    partition = OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=0)
-    commit = OffsetCommitRequest(
-        group_id="classic", topics=[OffsetCommitRequest.Topic(name=topic, partitions=[partition])]
-    )
-    until(lambda: client.ask(commit, 8).topics[0].partitions[0].error_code == ErrorCode.NONE)
-    described = client.ask(ConsumerGroupDescribeRequest(group_ids=["classic", "none"]), 0).groups
-    assert [each.error_code for each in described] == [ErrorCode.GROUP_ID_NOT_FOUND] * 2
-    assert [each.error_message for each in described] == [
-        "Group classic is not a consumer group.",
-        "Group none not found.",
-    ]
+def test_what_clients_ask_in_another_way_is_not_offered(client: RawClient) -> None:
+    """Leader epochs, pages of topics, groups of KIP-848: clients do without, or ask Metadata and DescribeGroups."""
+    offered = {entry.api_key for entry in client.ask(ApiVersionsRequest(), 0).api_keys}
+    assert not offered & {23, 69, 74, 75}
 
 
 def test_what_is_not_in_memory_is_read_by_a_thread(

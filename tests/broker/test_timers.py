@@ -53,17 +53,10 @@ async def test_timers_that_come_and_go_leave_nothing_behind() -> None:
         timers.set((n,), timers.now() + 600_000 + n)
         timers.set((-2,), timers.now() + 1_200_000 - n)
         timers.cancel((n,))
-    assert len(timers._heap) < 100
-    assert len(timers._queued) < 100
+    assert len(timers._handles) == 2
+    await asyncio.sleep(0)
+    assert len(asyncio.get_running_loop()._scheduled) < 100  # type: ignore[attr-defined]
     while not fired:
         await asyncio.sleep(0.005)
     assert fired == [-1]
-    timers.stop()
-
-
-async def test_putting_a_timer_off_a_thousand_times_costs_one_entry() -> None:
-    timers = Timers(lambda name: None)
-    for n in range(1_000):
-        timers.set(("session",), timers.now() + 10_000 + n)
-    assert len(timers._heap) == 1
     timers.stop()

@@ -120,10 +120,6 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.FetchRequest(max_wait_ms=0, max_bytes=1000, topics=fetched), 11)
     listed = m.ListOffsetsRequest.Topic.Partition(partition_index=0, timestamp=-1)
     add(m.ListOffsetsRequest(topics=topics(m.ListOffsetsRequest.Topic, partitions=[listed])), 1, 7)
-    epochs = topics(
-        m.OffsetForLeaderEpochRequest.Topic, "topic", partitions=[m.OffsetForLeaderEpochRequest.Topic.Partition()]
-    )
-    add(m.OffsetForLeaderEpochRequest(topics=epochs), 4)
     data = m.ProduceRequest.Topic.Partition(index=0, records=batch([b"x"]))
     produced = [m.ProduceRequest.Topic(name=n, partition_data=[data]) for n in NAMES[1:]]
     add(m.ProduceRequest(acks=1, topic_data=produced), 8)
@@ -165,10 +161,6 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.IncrementalAlterConfigsRequest(resources=altered), 1)
     replaced = [m.AlterConfigsRequest.Resource(resource_type=2, resource_name=n) for n in NAMES]
     add(m.AlterConfigsRequest(resources=replaced, validate_only=True), 2)
-    add(m.ListConfigResourcesRequest(resource_types=[2]), 1)
-    paged = topics(m.DescribeTopicPartitionsRequest.Topic)
-    add(m.DescribeTopicPartitionsRequest(topics=paged), 0)
-    add(m.DescribeTopicPartitionsRequest(topics=paged, response_partition_limit=1), 0)
     producer: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0}
     added = m.AddPartitionsToTxnRequest(v3_and_below_transactional_id=transaction)
     added.v3_and_below_topics = [m.AddPartitionsToTxnRequest.Transaction.Topic(name=n, partitions=[0]) for n in NAMES]

@@ -41,8 +41,6 @@ _LARGE_RESPONSES = frozenset(
         ApiKey.LIST_GROUPS,
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.LIST_CONFIG_RESOURCES,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
 """Responses that may hold very many items whatever the request's size: encoded in a thread."""

@@ -21,10 +21,8 @@ from roster.broker.handlers import (
     transactions,
 )
 from roster.broker.services import Services
-from roster.wire import ApiKey, ErrorCode, Message
+from roster.wire import ApiKey, Message
 from roster.wire.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
@@ -50,22 +48,6 @@ async def _txn_offset_commit(services: Services, call: Call[TxnOffsetCommitReque
     return await services.group_coordinator.commit_transactional_offsets(call, services.transaction_coordinator)
 
 
-async def _consumer_group_describe(services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:
-    """Answer ConsumerGroupDescribe as Kafka does for classic groups, the only ones here."""
-    known = services.group_coordinator.coordinator.group
-    described = [
-        ConsumerGroupDescribeResponse.Group(
-            group_id=group,
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group} not found."
-            if known(group) is None
-            else f"Group {group} is not a consumer group.",
-        )
-        for group in call.message.group_ids
-    ]
-    return ConsumerGroupDescribeResponse(groups=described)
-
-
 ROUTES: dict[int, tuple[Handler, Gate]] = {
     ApiKey.PRODUCE: (_produce, topic_rights.produce),
     ApiKey.FETCH: (fetch.fetch, cluster_rights.anyone),
@@ -86,7 +68,6 @@ ROUTES: dict[int, tuple[Handler, Gate]] = {
     ApiKey.DELETE_TOPICS: (topic_admin.delete_topics, topic_rights.delete_topics),
     ApiKey.DELETE_RECORDS: (topic_admin.delete_records, topic_rights.delete_records),
     ApiKey.INIT_PRODUCER_ID: (transactions.init_producer_id, transaction_rights.init_producer_id),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (list_offsets.offset_for_leader_epoch, topic_rights.offset_for_leader_epoch),
     ApiKey.ADD_PARTITIONS_TO_TXN: (transactions.add_partitions, transaction_rights.add_partitions),
     ApiKey.ADD_OFFSETS_TO_TXN: (transactions.coordinate, transaction_rights.add_offsets),
     ApiKey.END_TXN: (transactions.coordinate, transaction_rights.end),
@@ -108,14 +89,10 @@ ROUTES: dict[int, tuple[Handler, Gate]] = {
     ApiKey.DESCRIBE_PRODUCERS: (transactions.describe_producers, topic_rights.describe_producers),
     ApiKey.DESCRIBE_TRANSACTIONS: (transactions.describe, transaction_rights.describe),
     ApiKey.LIST_TRANSACTIONS: (transactions.coordinate, transaction_rights.list_transactions),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: (_consumer_group_describe, group_rights.describe_consumer_groups),
-    ApiKey.LIST_CONFIG_RESOURCES: (configs.list_config_resources, cluster_rights.describe_configs),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (topic_admin.describe_topic_partitions, cluster_rights.anyone),
 }
 """For each request that is served: its handler, and the gate before it, which takes out what the client may not do.
 
-Handlers of Fetch and DescribeTopicPartitions check the right on each topic themselves: a topic may be named by its id,
-and those refused take no place in a page.
+The handler of Fetch checks the right on each topic itself: a topic may be named by its id.
 """
 HANDLERS: dict[int, Handler] = {key: handler for key, (handler, _) in ROUTES.items()}
 

@@ -22,7 +22,11 @@ regular expressions of clients, which can take for ever to match.
 """
 
 SERVED: Mapping[ApiKey, Versions] = MappingProxyType(
-    {key: Versions(versions.low, _HIGHEST.get(key, versions.high)) for key, versions in API_VERSIONS.items()}
+    {
+        key: Versions(versions.low, _HIGHEST.get(key, versions.high))
+        for key, versions in API_VERSIONS.items()
+        if key != ApiKey.CONSUMER_GROUP_DESCRIBE  # of groups that this broker has not got; clients ask on
+    }
 )
 """The versions of each request that the broker serves."""
 
@@ -58,7 +62,6 @@ MAX_BYTES: dict[int, int] = {
     ApiKey.OFFSET_COMMIT: _PARTITIONS_MAX_BYTES,
     ApiKey.OFFSET_FETCH: _PARTITIONS_MAX_BYTES,
     ApiKey.OFFSET_DELETE: _PARTITIONS_MAX_BYTES,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _PARTITIONS_MAX_BYTES,
     ApiKey.JOIN_GROUP: _MEMBERS_MAX_BYTES,
     ApiKey.SYNC_GROUP: _MEMBERS_MAX_BYTES,
 }

@@ -21,7 +21,6 @@ def _needs(operation: AclOperation) -> Gate:
 
 describe = _needs(AclOperation.DESCRIBE)
 alter = _needs(AclOperation.ALTER)
-describe_configs = _needs(AclOperation.DESCRIBE_CONFIGS)
 
 
 async def alter_users(gated: GatedRequest[AlterUserScramCredentialsRequest, Message]) -> Message:

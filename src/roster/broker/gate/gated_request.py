@@ -83,18 +83,13 @@ class GatedRequest(Generic[RequestT, ResponseT]):
             getattr(response, into).extend(refused)
         return response
 
-    async def refuse_topics(
-        self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
-    ) -> ResponseT:
-        """Refuse the topics of the request on which the client may not do this, and have the others answered.
-
-        `named` is the field with a topic's name; `into` and `values` are as in `refuse_items`.
-        """
+    async def refuse_topics(self, operation: AclOperation, into: str = "topics", **values: object) -> ResponseT:
+        """Refuse the topics of the request on which the client may not do this, as `refuse_items`."""
         access = self.access
         return await self.refuse_items(
             "topics",
             into,
-            lambda topic: access.may_on_topic(operation, getattr(topic, named)),
+            lambda topic: access.may_on_topic(operation, topic.name),
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             **values,
         )

@@ -46,7 +46,6 @@ def _on_each_group(field: str, into: str, operation: AclOperation) -> Gate:
 
 
 describe_groups = _on_each_group("groups", "groups", AclOperation.DESCRIBE)
-describe_consumer_groups = _on_each_group("group_ids", "groups", AclOperation.DESCRIBE)
 delete_groups = _on_each_group("groups_names", "results", AclOperation.DELETE)
 
 

@@ -97,7 +97,6 @@ def _on_each_topic(operation: AclOperation, into: str = "topics", **values: Any)
 list_offsets = _on_each_topic(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
 describe_producers = _on_each_topic(AclOperation.READ)
 delete_records = _on_each_topic(AclOperation.DELETE, low_watermark=-1)
-offset_for_leader_epoch = _on_each_topic(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
 create_partitions = _on_each_topic(AclOperation.ALTER, "results")
 
 

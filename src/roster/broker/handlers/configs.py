@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of the broker."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics and of the broker."""
 
 from collections import Counter
 
@@ -19,11 +19,9 @@ from roster.wire.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
 )
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 """Types of resources."""
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 
@@ -171,21 +169,3 @@ def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest
     if change.config_operation == OPERATION_SUBTRACT:
         return ",".join(item for item in now if item not in named)
     return ",".join(dict.fromkeys((*now, *named)))
-
-
-async def list_config_resources(services: Services, call: Call[ListConfigResourcesRequest]) -> Message:
-    """Return the resources that have settings: the broker and its topics."""
-    wanted = set(call.message.resource_types)
-    if call.version == 0:
-        wanted = {CLIENT_METRICS}
-    elif not wanted <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    resource = ListConfigResourcesResponse.ConfigResource
-    resources = []
-    if not wanted or BROKER in wanted:
-        resources.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
-    if not wanted or TOPIC in wanted:
-        resources += [
-            resource(resource_name=topic.name, resource_type=TOPIC) async for topic in in_slices(services.topics)
-        ]
-    return ListConfigResourcesResponse(config_resources=resources)

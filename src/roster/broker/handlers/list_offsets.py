@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp and by leader epoch."""
+"""ListOffsets: offsets by timestamp."""
 
 from collections import Counter
 
@@ -15,8 +15,6 @@ from roster.wire.api import READ_COMMITTED
 from roster.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
 )
 
 _LEADER_EPOCH_SINCE = 4
@@ -83,26 +81,6 @@ def find_offset(log: PartitionLog, timestamp: int, version: int, *, committed: b
 
 def _before(end: int, first: TimedOffset | None) -> TimedOffset:
     return first if first is not None and first.offset < end else _NOWHERE
-
-
-async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:
-    """Return the end offset of a leader epoch; a single broker has only one."""
-    response = OffsetForLeaderEpochResponse()
-    async for requested in in_slices(call.message.topics):
-        topic = services.topics.get(requested.topic)
-        answers = OffsetForLeaderEpochResponse.Topic(topic=requested.topic)
-        response.topics.append(answers)
-        async for partition in in_slices(requested.partitions):
-            answer = OffsetForLeaderEpochResponse.Partition(partition=partition.partition)
-            answers.partitions.append(answer)
-            try:
-                log = _log(topic, partition.partition, partition.current_leader_epoch)
-            except RefusedError as error:
-                answer.error_code = error.code
-                continue
-            if partition.leader_epoch == LEADER_EPOCH:
-                answer.leader_epoch, answer.end_offset = LEADER_EPOCH, log.high_watermark
-    return response
 
 
 def _log(topic: Topic | None, partition: int, leader_epoch: int) -> PartitionLog:

@@ -1,8 +1,6 @@
 """ApiVersions, Metadata, DescribeCluster, FindCoordinator, for a cluster of one broker."""
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 from roster.broker.call import Call
 from roster.broker.config import BrokerConfig
@@ -25,8 +23,6 @@ from roster.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -146,22 +142,19 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
 
 def describe_topic(node_id: int, topic: Topic, operations: int) -> MetadataResponse.Topic:
     """Return the metadata of a topic whose partitions are all led by one broker."""
+    one = [node_id]
     return MetadataResponse.Topic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
         topic_authorized_operations=operations,
-        partitions=led_by(node_id, range(len(topic.logs)), MetadataResponse.Partition),
+        partitions=[
+            MetadataResponse.Partition(
+                partition_index=n, leader_id=node_id, leader_epoch=LEADER_EPOCH, replica_nodes=one, isr_nodes=one
+            )
+            for n in range(len(topic.logs))
+        ],
     )
-
-
-def led_by(node_id: int, partitions: range, kind: Callable[..., T]) -> list[T]:
-    """Return the metadata of partitions of one broker."""
-    one = [node_id]
-    return [
-        kind(partition_index=n, leader_id=node_id, leader_epoch=LEADER_EPOCH, replica_nodes=one, isr_nodes=one)
-        for n in partitions
-    ]
 
 
 async def describe_cluster(services: Services, call: Call[DescribeClusterRequest]) -> Message:

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeTopicPartitions, DescribeCluster."""
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, struct, uuid
+from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, uuid
 from roster.wire.codec.table import Message, Struct
 
 
@@ -102,55 +102,6 @@ class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="
     topics: list[Topic] = array(Topic)
     cluster_authorized_operations: int = int32("8-10", default=-(2**31))
     error_code: int = int16("13+", ignorable=True)
-
-
-class Cursor(Struct):
-    """The first partition to describe, or the one to go on with."""
-
-    topic_name: str = string()
-    partition_index: int = int32()
-
-
-class DescribeTopicPartitionsRequest(Message, key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+"):
-    """Ask for topics a page at a time (KIP-966), in order of their names; no topic is all topics."""
-
-    class Topic(Struct):
-        name: str = string()
-
-    topics: list[Topic] = array(Topic)
-    response_partition_limit: int = int32(default=2000)
-    cursor: Cursor | None = struct(Cursor, nullable="0+")
-
-
-class DescribeTopicPartitionsResponse(Message, key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+"):
-    """A page of topics; `next_cursor` None is the last one."""
-
-    class Topic(Struct):
-        class Partition(Struct):
-            """Leader and replicas of a partition; eligible leaders are those that were in sync last."""
-
-            error_code: int = int16()
-            partition_index: int = int32()
-            leader_id: int = int32()
-            leader_epoch: int = int32(default=-1, ignorable=True)
-            replica_nodes: list[int] = array(int32())
-            isr_nodes: list[int] = array(int32())
-            eligible_leader_replicas: list[int] | None = array(int32(), nullable="0+", default=None)
-            last_known_elr: list[int] | None = array(int32(), nullable="0+", default=None)
-            offline_replicas: list[int] = array(int32(), ignorable=True)
-
-        error_code: int = int16()
-        name: str | None = string(nullable="0+")
-        topic_id: bytes = uuid(ignorable=True)
-        is_internal: bool = boolean(ignorable=True)
-        partitions: list[Partition] = array(Partition)
-        topic_authorized_operations: int = int32(default=-(2**31))
-
-    Partition = Topic.Partition
-
-    throttle_time_ms: int = int32(ignorable=True)
-    topics: list[Topic] = array(Topic)
-    next_cursor: Cursor | None = struct(Cursor, nullable="0+")
 
 
 class DescribeClusterRequest(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+"):

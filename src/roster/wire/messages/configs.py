@@ -117,23 +117,3 @@ class IncrementalAlterConfigsResponse(Message, key=ApiKey.INCREMENTAL_ALTER_CONF
 
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResponse.Resource] = array(AlterConfigsResponse.Resource)
-
-
-class ListConfigResourcesRequest(Message, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
-    """Ask which resources have settings (KIP-1142); v0 asks for client metrics only."""
-
-    resource_types: list[int] = array(int8(), "1+")
-
-
-class ListConfigResourcesResponse(Message, key=ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+"):
-    """The resources."""
-
-    class ConfigResource(Struct):
-        """A resource; type 2 is a topic, 4 a broker, 16 client metrics."""
-
-        resource_name: str = string()
-        resource_type: int = int8("1+", default=16, ignorable=True)
-
-    throttle_time_ms: int = int32()
-    error_code: int = int16()
-    config_resources: list[ConfigResource] = array(ConfigResource)
