@@ -1,7 +1,5 @@
 """Settings of a broker."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -199,7 +197,7 @@ class BrokerConfig:
         if problem := problem_of(self) or problem_of(self.log):
             raise BrokerStartError(problem)
 
-    def with_settings(self, settings: Mapping[str, object]) -> BrokerConfig:
+    def with_settings(self, settings: Mapping[str, object]) -> "BrokerConfig":
         """Return the configuration with fields of its own or of its parts replaced; all names differ.
 
         Raises:

@@ -1,7 +1,5 @@
 """`roster acls`: access control lists, on any Kafka with an authorizer."""
 
-from __future__ import annotations
-
 import functools
 from enum import IntEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """Options that several commands share, and the checks that name them."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import math

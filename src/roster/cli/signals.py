@@ -1,7 +1,5 @@
 """Signals handled as Ctrl-C is."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType

@@ -1,7 +1,5 @@
 """Offsets: of partition logs by time, deleted up to one (KIP-107), and of a group for assignors that weigh lag."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Options of `GroupMember` and `TaskMember`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass

@@ -5,8 +5,6 @@ This module does the rest: epochs, the group's offsets as part of the transactio
 that a dead producer left open.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -78,7 +76,7 @@ class ClaimedBy(NamedTuple):
         return json.dumps({"transactional.id": self.transactional_id, "member.id": self.member_id})
 
     @classmethod
-    def of(cls, metadata: str) -> ClaimedBy | None:
+    def of(cls, metadata: str) -> "ClaimedBy | None":
         """Return the owner; None if the text, which any client of the group may write, names none."""
         try:
             fields = loads(metadata)

@@ -1,7 +1,5 @@
 """Values that the client returns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from roster.client.errors import ClientError
@@ -53,7 +51,7 @@ class TopicDescription:
     name: str
     topic_id: bytes | None
     internal: bool
-    partitions: tuple[PartitionDescription, ...]
+    partitions: "tuple[PartitionDescription, ...]"
 
 
 @dataclass(frozen=True, slots=True)

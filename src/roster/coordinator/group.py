@@ -3,8 +3,6 @@
 A single request costs O(1) in the number of members; only a rebalance visits all of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -456,7 +454,7 @@ class Group:
             if committed and position > self.offset_positions.get((topic, partition), 0):
                 self.store_offset(topic, partition, offset, position)
 
-    def take_offsets(self, other: Group) -> None:
+    def take_offsets(self, other: "Group") -> None:
         """Take over the offsets of the group's previous object."""
         self.offsets, self.offset_positions = other.offsets, other.offset_positions
         self.pending_offsets, self.last_position = other.pending_offsets, other.last_position

@@ -1,7 +1,5 @@
 """JoinGroup: validate the request, add or update the member, and start a rebalance if needed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,7 +59,7 @@ class JoinCall(NamedTuple):
     """The part of the request that is kept until the end of the join phase."""
 
     @classmethod
-    def of(cls, event: RequestReceived, request: JoinGroupRequest) -> JoinCall:
+    def of(cls, event: RequestReceived, request: JoinGroupRequest) -> "JoinCall":
         """Parse a request; if it names a protocol twice, the first entry counts.
 
         Without a rebalance timeout above 0 (v0 has none), the session timeout is used for it.

@@ -6,8 +6,6 @@ standstill at rebalances, and medians over the last steps of minutes are those o
 set back is the end of a standstill known to a minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An HTTP server on a thread of its own: pages that only read, behind one guard and within limits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -171,7 +169,7 @@ class _Server(uvicorn.Server):
             self.places[protocol] = loop.create_task(self._set_up(client, protocol))
             await asyncio.sleep(0)  # a turn for the others
 
-    async def _set_up(self, client: socket.socket, protocol: _Protocol) -> None:
+    async def _set_up(self, client: socket.socket, protocol: "_Protocol") -> None:
         tls: dict[str, Any] = {"ssl": self.config.ssl, "ssl_handshake_timeout": _HANDSHAKE} if self.config.ssl else {}
         try:
             client.setblocking(False)
@@ -265,7 +263,7 @@ class _Protocol(H11Protocol):
 
 
 def _application(
-    pages: Sequence[Page], streams: Sequence[Stream], end: _End, own: Collection[str], login: Login | None
+    pages: Sequence[Page], streams: Sequence[Stream], end: "_End", own: Collection[str], login: Login | None
 ) -> Starlette:
     free = frozenset(page.path for page in pages if not page.needs_token) | {_LOGIN}
     guard = Middleware(_Guard, own=own, login=login, free=free)
@@ -312,7 +310,7 @@ def _target(request: Request) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _stream_endpoint(stream: Stream, end: _End) -> Callable[[Request], Awaitable[Response]]:
+def _stream_endpoint(stream: Stream, end: "_End") -> Callable[[Request], Awaitable[Response]]:
     limiter = CapacityLimiter(4)
 
     async def events(feed: Feed) -> AsyncIterator[bytes]:

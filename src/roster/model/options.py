@@ -8,8 +8,6 @@ For example:
         wait_ms: int = option(100, "time to wait", unit="ms", least=1)
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

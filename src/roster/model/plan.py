@@ -1,7 +1,5 @@
 """An assignor's result: the owner of each partition, as columns, with views as dictionaries and reasons for moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -93,7 +91,7 @@ class Plan:
         contested: Bool | None = None,
         lag: LagBalance | None = None,
         user_data: Mapping[str, bytes] | None = None,
-    ) -> Plan:
+    ) -> "Plan":
         """Build a plan; by default no partition has a previous owner, is withheld, or is contested."""
         size = problem.partition_count
         return cls(
@@ -113,7 +111,7 @@ class Plan:
         assignment: Mapping[str, Mapping[str, Iterable[int]]],
         *,
         user_data: Mapping[str, bytes] | None = None,
-    ) -> Plan:
+    ) -> "Plan":
         """Build a plan from {member: {topic: partition numbers}}; partitions not named have no owner.
 
         Raises ValueError that names the entry, for an unknown member, topic or partition, a partition given twice, or a

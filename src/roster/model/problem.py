@@ -5,8 +5,6 @@ subscribed topic has one flat number: `first[topic] + partition`. All data about
 numbers, so an assignor never loops over partitions in Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -166,7 +164,7 @@ class Problem:
         *,
         replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
         group_generation: int = NO_GENERATION,
-    ) -> Problem:
+    ) -> "Problem":
         """Build a problem from a mapping of members; `replica_racks[topic][partition]` are the racks with a replica.
 
         Claims to partitions that do not exist and subscriptions to topics without partitions are dropped.
@@ -222,7 +220,7 @@ class Problem:
         settling: bool = False,
         user_data: Sequence[bytes | None] | None = None,
         group_generation: int = NO_GENERATION,
-    ) -> Problem:
+    ) -> "Problem":
         """Build a problem from columns in any order.
 
         `topics` may contain topics without subscribers. `subscriptions` are indices into it and may repeat. Claims may

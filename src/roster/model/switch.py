@@ -17,8 +17,6 @@ OLD goes on writing only once NEW has given up, and NEW gives up only what it ha
 does not go on with a switch for which OLD had handed over to the one before.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -62,7 +60,7 @@ class Standing:
         return json.dumps(_object(metadata) | {_FIELD: {name: value for name, value in asdict(self).items() if value}})
 
     @classmethod
-    def of(cls, metadata: str) -> Standing | None:
+    def of(cls, metadata: str) -> "Standing | None":
         """Return the standing in a committed offset's metadata, None if there is none."""
         fields: Any = _object(metadata).get(_FIELD)
         try:
@@ -99,7 +97,7 @@ class Request(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def of(cls, text: str) -> Request | None:
+    def of(cls, text: str) -> "Request | None":
         """Return the request in a text, None if there is none."""
         try:
             request = cls(**_object(text))
@@ -124,7 +122,7 @@ class Seen(NamedTuple):
     standing: Standing
 
     @classmethod
-    def of(cls, committed: OffsetAndMetadata) -> Seen:
+    def of(cls, committed: OffsetAndMetadata) -> "Seen":
         """Return what a committed offset says."""
         return cls(committed.offset, Standing.of(committed.metadata) or Standing())
 

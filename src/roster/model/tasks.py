@@ -4,8 +4,6 @@ A lag (the document says gap) is the number of changelog records still to be res
 `RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for `RUNNING`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,7 +29,7 @@ class TaskId(NamedTuple):
         return f"{self.subtopology}_{self.partition}"
 
     @classmethod
-    def parse(cls, text: str) -> TaskId:
+    def parse(cls, text: str) -> "TaskId":
         """Parse a task id such as `0_3`. Raises ValueError that quotes the text."""
         subtopology, _, partition = text.partition("_")
         if not (subtopology.isdecimal() and partition.isdecimal()):
@@ -83,7 +81,7 @@ class TaskLags:
                 )
 
     @classmethod
-    def of(cls, lags: Mapping[TaskId, int]) -> TaskLags:
+    def of(cls, lags: Mapping[TaskId, int]) -> "TaskLags":
         """Return the columns of a mapping, in its order. Raises ValueError for a number out of range."""
         try:
             ids = np.array(list(lags), dtype=np.int64).reshape(-1, 2)

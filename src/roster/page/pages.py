@@ -1,7 +1,5 @@
 """What is answer_target for the page: its files, the groups as JSON, and how they change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -17,8 +17,6 @@ may move partitions when one restarts. If a member's subscription cannot be pars
 calls an assignor.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -44,7 +42,7 @@ class _OfConsumer(Generic[_Answer]):
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, instance: _RosterAssignor | None, owner: type[_RosterAssignor]) -> Callable[..., _Answer]:
+    def __get__(self, instance: "_RosterAssignor | None", owner: "type[_RosterAssignor]") -> Callable[..., _Answer]:
         if instance is not None:
             return partial(self._method, instance)
         return lambda *arguments: self._method(owner.of_this_consumer(), *arguments)
@@ -55,7 +53,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
 
     name: str
     _assignor: Assignor
-    _instances: ClassVar[WeakKeyDictionary[asyncio.Task[Any], _RosterAssignor]]
+    _instances: "ClassVar[WeakKeyDictionary[asyncio.Task[Any], _RosterAssignor]]"
 
     def __init__(self, rack: str | None = None) -> None:
         self._rack = rack
@@ -66,7 +64,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
         cls._instances = WeakKeyDictionary()
 
     @classmethod
-    def of_this_consumer(cls) -> _RosterAssignor:
+    def of_this_consumer(cls) -> "_RosterAssignor":
         """Return the instance for the running task; aiokafka coordinates each consumer in one task."""
         try:
             task = asyncio.current_task()

@@ -1,7 +1,5 @@
 """Common code of the plug-ins: a client's group as columns, and the bytes of its assignments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct

@@ -1,7 +1,5 @@
 """Rows encoded inside the tasks, and written later by one writer a partition: batches that know no producer yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,7 +26,7 @@ class EncodingWriter:
     writer: KafkaWriter
     most_bytes: int | None = None
 
-    def open(self, on_wait: Callable[[], None] | None = None) -> EncodingOutput:
+    def open(self, on_wait: Callable[[], None] | None = None) -> "EncodingOutput":
         """Start the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
         return EncodingOutput(self.writer, self.most_bytes, on_wait)
 

@@ -1,7 +1,5 @@
 """Reads ranges of offsets as record batches: the loop around `ranges` (decisions), `connections` and columns."""
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Writes Kafka records inside the tasks: the loop around encoder, `produce_decisions` and `connections`."""
 
-from __future__ import annotations
-
 import os
 import random
 import time
@@ -82,7 +80,7 @@ class KafkaWriter:
     compiled: Compiled | None = field(default=None, repr=False)
     encoding: Callable[[pa.RecordBatch], pa.RecordBatch] | None = field(default=None, repr=False)
 
-    def open(self, on_wait: Callable[[], None] | None = None) -> KafkaOutput:
+    def open(self, on_wait: Callable[[], None] | None = None) -> "KafkaOutput":
         """Open the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
         return KafkaOutput(self, on_wait)
 

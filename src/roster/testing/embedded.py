@@ -1,7 +1,5 @@
 """A broker inside the test's process, with scripted faults, a clock, and the history of its groups."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

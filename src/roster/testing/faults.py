@@ -4,8 +4,6 @@ A fault replaces the handler of the requests that it matches (`roster.broker.hoo
 faults.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
@@ -44,7 +42,7 @@ class Fault:
     reply: Reply | None
     silent: Phase | None
     disconnect: Phase | None
-    faults: Faults = field(repr=False)
+    faults: "Faults" = field(repr=False)
     hits: int = 0
 
     def __post_init__(self) -> None:

@@ -1,7 +1,5 @@
 """InitProducerId with a transactional id: a producer id and an epoch that fences every earlier instance."""
 
-from __future__ import annotations
-
 from roster.coordinator_common import RequestReceived
 from roster.transactions import metadata as change
 from roster.transactions.end_transaction import fence

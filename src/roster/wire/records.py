@@ -5,8 +5,6 @@ compressed together. The CRC-32C covers all bytes after it. Offset and leader ep
 them without changing the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from struct import Struct as Packing
 from typing import NamedTuple
@@ -69,7 +67,7 @@ class BatchHeader(NamedTuple):
         except ValueError:
             raise WireError(f"record batch: attributes: compression {self.attributes & _COMPRESSION}") from None
 
-    def in_compression(self, kind: Compression) -> BatchHeader:
+    def in_compression(self, kind: Compression) -> "BatchHeader":
         """Return the header with this compression."""
         return self._replace(attributes=self.attributes & ~_COMPRESSION | kind)
 

@@ -6,8 +6,6 @@ lag of the two members closest together. It is found without a loop over pairs o
 fuller member, a search finds the partition of the emptier one whose lag is less by about half the difference.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -238,7 +236,7 @@ class _Side(NamedTuple):
     partition: Int64
     pair: Int64
 
-    def where(self, keep: Bool) -> _Side:
+    def where(self, keep: Bool) -> "_Side":
         return _Side(self.group[keep], self.partition[keep], self.pair[keep])
 
 

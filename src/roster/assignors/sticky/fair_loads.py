@@ -7,8 +7,6 @@ classes fall into blocks, each member of a block has `level` or `level - 1` part
 block whose members own its partitions. So each block can be solved on its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,7 +132,7 @@ class _Part:
         self.level = level
         self.network.solve()
 
-    def cut(self, chosen: Bool) -> _Part:
+    def cut(self, chosen: Bool) -> "_Part":
         """Return the subproblem of the chosen rows and classes, which share no placement with the others."""
         cells, rows, classes = self.record(chosen)
         return _Part(self.table, self.placed, cells, rows, classes)

@@ -17,8 +17,6 @@ the task than the nearest other copy. A client that does not name a task, or nam
 restore its store from the beginning.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Shares of tasks per client, of all tasks and of each sub-topology, and the placement of tasks within them."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +22,7 @@ class Quotas(NamedTuple):
     extras: int
 
     @classmethod
-    def of(cls, share: list[int], extra: Collection[int], extras: int) -> Quotas:
+    def of(cls, share: list[int], extra: Collection[int], extras: int) -> "Quotas":
         """Return quotas without `extra` if each of these clients gets one more."""
         if extras < len(extra):
             return cls(share, extra, extras)

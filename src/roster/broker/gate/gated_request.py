@@ -1,7 +1,5 @@
 """A request on its way through the gate, and the refusals that gates have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar, cast

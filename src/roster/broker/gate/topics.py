@@ -1,7 +1,5 @@
 """Rights that requests need on topics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """ACLs and users: DescribeAcls, CreateAcls, DeleteAcls (KIP-140), SCRAM credentials (KIP-554), and the login itself."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Aborted transactions of a partition: what a reader of committed records has to leave out (KIP-98)."""
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ class AbortedTransactions:
         """Add the transaction whose marker was just written."""
         self._entries.append(entry)
 
-    def precede(self, earlier: AbortedTransactions) -> None:
+    def precede(self, earlier: "AbortedTransactions") -> None:
         """Put the transactions of earlier segments in front."""
         self._entries[:0] = earlier
 
@@ -56,7 +54,7 @@ class AbortedTransactions:
         return _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
 
     @classmethod
-    def decode(cls, data: bytes, position: int) -> AbortedTransactions:
+    def decode(cls, data: bytes, position: int) -> "AbortedTransactions":
         """Read what `encode` wrote; raise struct.error for anything else."""
         (count,) = _COUNT.unpack_from(data, position)
         start = position + _COUNT.size

@@ -1,7 +1,5 @@
 """Batched fsync: one sync of the disk serves every request that waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Bounded number of open files: a log may have more segments than a process may open files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -34,11 +32,11 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
-    def touch(self, file: LogFile) -> None:
+    def touch(self, file: "LogFile") -> None:
         """Mark the file as most recently used."""
         self._open.move_to_end(id(file))
 
-    def add(self, file: LogFile) -> None:
+    def add(self, file: "LogFile") -> None:
         """Register an opened file; close others until there are no more than `limit`, except those in use."""
         self._open[id(file)] = file
         self._shrink(self.limit)
@@ -50,7 +48,7 @@ class OpenFiles:
             self._disks[device] = FileSystem.of(path.parent)
         return self._disks[device]
 
-    def sync_together(self, files: Collection[LogFile]) -> bool:
+    def sync_together(self, files: "Collection[LogFile]") -> bool:
         """Sync files, and the names of new ones, by one call; False if their file system has none. Raises OSError."""
         disk = next(iter(files)).disk
         if disk is None or any(file.disk is not disk for file in files):
@@ -67,7 +65,7 @@ class OpenFiles:
             raise
         return True
 
-    def discard(self, file: LogFile) -> None:
+    def discard(self, file: "LogFile") -> None:
         """Unregister a closed file."""
         self._open.pop(id(file), None)
 

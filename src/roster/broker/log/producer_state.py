@@ -1,7 +1,5 @@
 """State of producers in a partition: the last batches of each, and the transactions (KIP-98, KIP-360, KIP-890)."""
 
-from __future__ import annotations
-
 import struct
 from collections import deque
 from collections.abc import Iterator
@@ -256,7 +254,7 @@ class ProducerTable:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerTable:
+    def decode(cls, data: bytes) -> "ProducerTable":
         """Read what `encode` wrote. Raise struct.error for anything else."""
         table = cls()
         (count,) = struct.unpack_from(">i", data)

@@ -4,8 +4,6 @@ The file has the layout of an Apache Kafka log segment, so Kafka's own tools can
 (`.index`): proof that every byte of it reached the disk, and an index that saves reading it all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct
@@ -78,7 +76,7 @@ class Segment(SegmentReader):
         """Create the file if it is not there."""
         self._file.create()
 
-    def take_place(self, old: Segment, producers: bytes) -> None:
+    def take_place(self, old: "Segment", producers: bytes) -> None:
         """Become the file of another segment, durably, with a sidecar; `producers` is as for `seal`."""
         self.sync()
         swap(self.path, old.path, old.sidecar_path, encode_sidecar(self._index, producers))

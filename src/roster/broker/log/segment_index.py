@@ -1,7 +1,5 @@
 """Sparse index of a segment: one entry for each block of batches, searched by position, offset or time."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
@@ -133,11 +131,11 @@ class SegmentIndex:
     # Storing
 
     @property
-    def columns(self) -> array[int]:
+    def columns(self) -> "array[int]":
         """Offsets, positions and times of all blocks, one column after the other."""
         return self._offsets + self._positions + self._times
 
-    def load(self, columns: array[int], end: BlockEnd, max_timestamp: int, max_timestamp_offset: int) -> None:
+    def load(self, columns: "array[int]", end: BlockEnd, max_timestamp: int, max_timestamp_offset: int) -> None:
         """Take the blocks from `columns`, every one unchecked, in place of those there are."""
         count = len(columns) // 3
         self._offsets, self._positions, self._times = columns[:count], columns[count : 2 * count], columns[2 * count :]

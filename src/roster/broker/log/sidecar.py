@@ -1,7 +1,5 @@
 """Sidecar of a sealed segment: its index and its producers, under a checksum."""
 
-from __future__ import annotations
-
 import struct
 from array import array
 from typing import NamedTuple
@@ -26,7 +24,7 @@ class Sidecar(NamedTuple):
     end: BlockEnd
     max_timestamp: int
     max_timestamp_offset: int
-    columns: array[int]
+    columns: "array[int]"
     producers: ProducerTable
 
     def load_into(self, index: SegmentIndex) -> None:

@@ -1,7 +1,5 @@
 """Principals: `User:NAME`, from a login or from the subject of a client's certificate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -55,7 +53,7 @@ class PrincipalRules:
     rules: tuple[_Rule, ...]
 
     @classmethod
-    def parse(cls, text: str) -> PrincipalRules:
+    def parse(cls, text: str) -> "PrincipalRules":
         """Read rules with commas between them: DEFAULT, or RULE:pattern/replacement/ with L or U behind it.
 
         Raises:

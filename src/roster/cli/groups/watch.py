@@ -1,7 +1,5 @@
 """`roster groups watch`: a live group, on the screen, as lines or as JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import signal
@@ -77,7 +75,7 @@ def _follow(group: str, target: Target, interval: float, history: GroupHistory, 
                 view.seen(history.see(look), history.now)
 
 
-def lines_of(group: str, history: GroupHistory, clock: Clock, size: Size) -> Lines:
+def lines_of(group: str, history: GroupHistory, clock: "Clock", size: Size) -> Lines:
     """The picture of the newest snapshot, at this moment."""
     head = status(group, history, size.width, time.monotonic())
     return picture(head, rows_of(history), list(history.events)[-_LAST_EVENTS:], size, clock.stamp)

@@ -1,7 +1,5 @@
 """`roster load`: a file into a topic."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time
@@ -144,7 +142,7 @@ class _Reporter:
             )
             self.task = self.bar.add_task(topic, total=total, rate=0.0, waiting="")
 
-    def __enter__(self) -> _Reporter:
+    def __enter__(self) -> "_Reporter":
         if self.bar is not None:
             self.bar.start()
         return self

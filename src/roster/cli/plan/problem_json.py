@@ -1,7 +1,5 @@
 """One line of JSON as a problem for an assignor; an InputError names the field."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -175,7 +173,7 @@ class _Member:
     user_data: bytes | None
 
     @classmethod
-    def read(cls, value: object, path: str) -> _Member:
+    def read(cls, value: object, path: str) -> "_Member":
         known = {"topics", "owned", "generation", "instance", "rack", "capacity", "user_data"}
         fields = read_object(value, path, known, ("topics",))
         return cls(

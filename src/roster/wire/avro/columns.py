@@ -1,7 +1,5 @@
 """The columns of a schema: what each type becomes in Arrow, as Spark's `from_avro` types it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +51,7 @@ class Column:
     dim: int
     is_nullable: bool
     number: int
-    children: list[Column] = field(default_factory=list)
+    children: "list[Column]" = field(default_factory=list)
     child_dim: int = 0
     extra: int = 0
     least: int = 1 << 20
@@ -73,7 +71,7 @@ class Column:
         """True for an array or map."""
         return self.type.kind in ("array", "map")
 
-    def walk(self) -> Iterator[Column]:
+    def walk(self) -> "Iterator[Column]":
         """Yield the column and those in it, each before its children."""
         yield self
         for child in self.children:

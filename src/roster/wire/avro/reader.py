@@ -1,7 +1,5 @@
 """Avro values as Arrow columns: memory for the loop, and arrays of what it leaves there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -73,7 +71,7 @@ class AvroReader:
         rows = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
         return Decoded(rows[0] if rows else pa.RecordBatch.from_pylist([], self.schema), problems)
 
-    def _places(self, rows: int, size: int) -> _Places:
+    def _places(self, rows: int, size: int) -> "_Places":
         """Return where the arrays go for so many rows of `size` bytes together."""
         places = _Places(rows, size, len(self._all))
         for column in self._all:

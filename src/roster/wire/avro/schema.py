@@ -3,8 +3,6 @@
 Source: Apache Avro 1.12, Specification.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -41,7 +39,7 @@ class Field:
     """A field of a record; `default` is JSON as in the schema."""
 
     name: str
-    type: Type
+    type: "Type"
     aliases: tuple[str, ...] = ()
     has_default: bool = False
     default: object = None
@@ -58,11 +56,11 @@ class Type:
     name: str = ""
     aliases: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
-    items: Type | None = None
+    items: "Type | None" = None
     symbols: tuple[str, ...] = ()
     default_symbol: str | None = None
     size: int = 0
-    branches: tuple[Type, ...] = ()
+    branches: "tuple[Type, ...]" = ()
     logical: str = ""
     precision: int = 0
     scale: int = 0

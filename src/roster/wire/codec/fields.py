@@ -4,8 +4,6 @@ Each function is the right-hand side of a field in a `Message` or `Struct` body.
 field's default value; at run time it returns a `Field`, the row of the table that `roster.wire.codec` compiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
@@ -42,7 +40,7 @@ class Versions:
     high: int
 
     @classmethod
-    def parse(cls, text: str) -> Versions:
+    def parse(cls, text: str) -> "Versions":
         """Parse the protocol guide's notation: "3+", "0-5", "2" or "none"."""
         if text == "none":
             return NEVER
@@ -80,11 +78,11 @@ class Field:
     ignorable: bool = False
     tag: int = -1
     tagged: Versions = NEVER
-    element: Field | None = None
+    element: "Field | None" = None
     struct: type | None = None
 
     @property
-    def item(self) -> Field:
+    def item(self) -> "Field":
         """The `element` of an array."""
         if self.element is None:
             raise TypeError(f"{self.kind} has no elements")

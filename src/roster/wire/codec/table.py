@@ -5,8 +5,6 @@ defaults; the codec finds the rows in `__table__`. Structures are nested where t
 name for each: `FetchResponse.Partition` is `FetchResponse.Topic.Partition` (annotations need the long one).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, cast, dataclass_transform
 
@@ -38,7 +36,7 @@ class TableType(type):
         key: ApiKey | None = None,
         versions: str | None = None,
         flexible: str = "none",
-    ) -> TableType:
+    ) -> "TableType":
         """Build the class; `versions` defaults to every version (structures live in those of their message)."""
         if "__slots__" in namespace:  # dataclass() calls this again for the slotted class
             return super().__new__(mcls, name, bases, namespace)

@@ -4,8 +4,6 @@ Lists of unknown length are read in lock-step: one numpy step reads the next ent
 left, the rest is read one by one. Every count and length is first compared with the remaining bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -41,7 +39,7 @@ class Entries:
     numbers: Int64
     number_count: Int64
 
-    def where(self, keep: Bool) -> Entries:
+    def where(self, keep: Bool) -> "Entries":
         """Return the entries where `keep` is True."""
         return Entries(
             self.row[keep], self.name[keep], self.name_length[keep], self.numbers[keep], self.number_count[keep]

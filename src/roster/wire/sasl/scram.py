@@ -4,8 +4,6 @@ User name and password are used as their UTF-8 bytes. Apache Kafka does not appl
 them, so a client that applied it could not log in with a password that SASLprep changes.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -30,10 +28,10 @@ class ScramServer:
     credential of a user, None for an unknown user.
     """
 
-    find: Callable[[str], ScramCredential | None] = field(repr=False)
+    find: "Callable[[str], ScramCredential | None]" = field(repr=False)
     nonce: str = field(repr=False)
     username: str = field(default="", init=False)
-    _credential: ScramCredential | None = field(default=None, init=False, repr=False)
+    _credential: "ScramCredential | None" = field(default=None, init=False, repr=False)
     _header: str = field(default="", init=False, repr=False)
     _nonces: str = field(default="", init=False, repr=False)
     _signed: str = field(default="", init=False, repr=False)
@@ -193,7 +191,7 @@ class ScramCredential:
             raise SaslError(f"{self.iterations} iterations: must be {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
 
     @classmethod
-    def of_salted(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    def of_salted(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> "ScramCredential":
         """Return the credential of a salted password, as in AlterUserScramCredentials."""
         if mechanism not in HASHES:
             raise SaslError(f"no SCRAM mechanism {mechanism!r}")
@@ -203,7 +201,7 @@ class ScramCredential:
     @classmethod
     def of_password(
         cls, mechanism: str, password: str, salt: bytes, iterations: int = LEAST_ITERATIONS
-    ) -> ScramCredential:
+    ) -> "ScramCredential":
         """Return the credential of a password; `salt` must be random and new."""
         if mechanism not in HASHES:
             raise SaslError(f"no SCRAM mechanism {mechanism!r}")

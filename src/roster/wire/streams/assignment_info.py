@@ -7,8 +7,6 @@ All big-endian, in the document's layout (KIP-429 part II); see `roster.wire.str
 The table by host is the same for every member, so it is encoded only once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,7 +45,7 @@ class HostTasks:
     partition: Int32
 
     @classmethod
-    def of(cls, by_host: Mapping[Address, Collection[TaskId]]) -> HostTasks:
+    def of(cls, by_host: Mapping[Address, Collection[TaskId]]) -> "HostTasks":
         """Return a mapping as columns, in its order. Raises ValueError for a number beyond int32."""
         flat = [task for tasks in by_host.values() for task in tasks]
         try:

@@ -16,8 +16,6 @@ A process with several threads adds its capacity as int32 and the four bytes `RC
 bytes. The document has no field for the capacity.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -74,7 +72,7 @@ class SubscriptionInfo:
     capacity: int = 1
 
     @classmethod
-    def empty(cls, version: int, latest_supported: int | None = None) -> SubscriptionInfo:
+    def empty(cls, version: int, latest_supported: int | None = None) -> "SubscriptionInfo":
         """Return an info with only the versions known."""
         latest = version if latest_supported is None else latest_supported
         return cls(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
