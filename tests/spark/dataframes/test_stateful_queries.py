@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from roster.spark import PipelineError, read_stream, write_stream
+from roster.spark import IcebergSink, PipelineError, read_stream, write_stream
 from roster.spark.dataframes.plan import Plan
 from roster.spark.dataframes.program import program_of
 from tests.librdkafka import idempotent_producer
@@ -641,9 +641,11 @@ def test_files_get_results_once_and_functions_and_other_formats_too(
 
     expected = wanted(spark, tumbling)
     seen: list[tuple[int, Any]] = []
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     writers = {
         "parquet": lambda w: w.partitionBy("shop").start(str(tmp_path / "parquet")),
         "delta": lambda w: w.format("delta").start(str(tmp_path / "delta")),
+        "iceberg": lambda w: w.sink(IcebergSink("shop.hours", catalog)).start(),
         "json": lambda w: w.format("json").start(str(tmp_path / "json")),
         "function": lambda w: w.foreachBatch(
             lambda df, number: seen.extend((number, plain(row)) for row in df.collect())
@@ -659,6 +661,9 @@ def test_files_get_results_once_and_functions_and_other_formats_too(
     from deltalake import DeltaTable
 
     assert DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().num_rows == len(expected)
+    from pyiceberg.catalog import load_catalog
+
+    assert load_catalog("default", **catalog).load_table("shop.hours").scan().to_arrow().num_rows == len(expected)
 
 
 def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:

@@ -298,6 +298,8 @@ def test_what_cannot_run_is_refused_at_the_start_with_the_way_out(
         (lambda w: w.queryName("q").format("kafka").option("topik", "x").start(), "topik: Spark's Kafka sink has no"),
         (lambda w: w.foreachBatch("print"), "foreachBatch: 'print' is not callable"),
         (lambda w: w.foreach(object()), "foreach: "),
+        (lambda w: w.sink("parquet"), r"sink: 'parquet' is not a Sink\. Use format"),
+        (lambda w: w.queryName("q").partitionBy("key").foreachBatch(print).start(), "partitionBy: a function or a"),
     ],
 )
 def test_a_wrong_option_of_a_query_is_one_line(

@@ -133,7 +133,7 @@ def is_at_least_once(sink: Sink) -> bool:
     """Return True for a sink that may have records of a batch again after a failure."""
     if isinstance(sink, KafkaSink):
         return sink.is_exactly_once is False
-    return isinstance(sink, FormatSink | FunctionSink | RowSink | MemorySink | ConsoleSink)
+    return type(sink).claim is Sink.claim
 
 
 def takes_results(sink: Sink, columns: Collection[str]) -> bool:

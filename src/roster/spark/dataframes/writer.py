@@ -63,7 +63,7 @@ class StreamWriter(WithOptions):
         self._df = df
         self._format, self._name, self._mode = "", "", "append"
         self._partition_by: tuple[str, ...] = ()
-        self._function: Sink | None = None
+        self._given: Sink | None = None
         self._interval_ms: int | None = None
         self._is_available_now = False
 
@@ -130,15 +130,22 @@ class StreamWriter(WithOptions):
         """Call `func(df, batch_id)` with each batch; at least once. The numbers grow, over restarts too."""
         if not callable(func):
             raise PipelineError(f"{func!r} is not callable", field="foreachBatch")
-        self._function = FunctionSink(func)
+        self._given = FunctionSink(func)
         return self
 
     def foreach(self, f: Any) -> Self:
         """Call `f`, or its `process`, with each row in the executors; at least once."""
         try:
-            self._function = RowSink(f)
+            self._given = RowSink(f)
         except PySparkException as error:
             raise PipelineError(reason_of(error), field="foreach") from None
+        return self
+
+    def sink(self, sink: Sink) -> Self:
+        """Write to a sink of Roster, such as `IcebergSink` or `DeltaSink(mode="upsert")`, or of your own."""
+        if not isinstance(sink, Sink):
+            raise PipelineError(f"{sink!r} is not a Sink", field="sink", fix='Use format("...") for names')
+        self._given = sink
         return self
 
     def start(
@@ -253,7 +260,7 @@ class StreamWriter(WithOptions):
         if "dead_letter_topic" in keywords:
             problem = "records at which Spark fails cannot be told apart"
             raise PipelineError(problem, field="roster.dead_letter_topic", fix="Leave it out")
-        if self._mode == "update" and self._function is None and (self._format.lower() or "parquet") in _FILES:
+        if self._mode == "update" and self._given is None and (self._format.lower() or "parquet") in _FILES:
             fix = 'Use outputMode("append") with a watermark, or foreachBatch'
             raise PipelineError("files take no updates of earlier rows", field="outputMode", fix=fix)
 
@@ -280,8 +287,10 @@ class StreamWriter(WithOptions):
     def _sink(self, options: Mapping[str, str], table: str | None, bootstrap: str, *, has_state: bool = False) -> Sink:
         """Return the sink that format, functions and options name."""
         named = {name.lower(): value for name, value in options.items()}
-        if self._function is not None:
-            return self._function
+        if self._given is not None:
+            if self._partition_by:
+                raise PipelineError("a function or a sink has its own", field="partitionBy", fix="Leave it out")
+            return self._given
         if table is not None:
             return FormatSink(self._format, None, table, options, self._partition_by)
         kind = self._format.lower()
