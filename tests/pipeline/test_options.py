@@ -135,8 +135,7 @@ NO_SPARK: Any = None
             {"auto_offset_reset": "latest"},
             "auto_offset_reset: a pipeline has no option of this name. Use starting_offsets",
         ),
-        ({"minOffsetsPerTrigger": 5}, "Leave it out: trigger_interval_ms spaces batches out"),
-        ({"endingOffsets": "latest"}, "Leave it out: run(available_now=True) ends with what is there"),
+        ({"checkpointLocation": "x"}, "go into consumer={...}, and read_stream takes Spark's options"),
         ({"topics": "a, b"}, "topics: 'a, b' is not a topic name. Give a list: ['a', 'b']"),
         (
             {"consumer": {"session.timeout.ms": 45}},
@@ -206,41 +205,13 @@ def test_every_foreign_name_leads_to_an_option_there_is() -> None:
     refuse_foreign_names(known, known)
 
 
-@pytest.mark.parametrize("method", ["run", "start"])
-@pytest.mark.parametrize(
-    ("given", "fix"),
-    [
-        ({"availableNow": True}, "It takes available_now; a query of write_stream takes Spark's arguments"),
-        ({"max_offsets_per_batch": 5}, "It is an option of Pipeline"),
-        ({"nonsense": 5}, "It takes available_now; a query of write_stream takes Spark's arguments"),
-    ],
-)
-def test_arguments_of_sparks_start_are_answered_with_rosters(method: str, given: dict[str, Any], fix: str) -> None:
-    pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
-    with pytest.raises(PipelineError) as error:
-        getattr(pipeline, method)(**given)
-    assert str(error.value) == f"{next(iter(given))}: a run has no argument of this name. {fix}"
-
-
-def test_methods_of_sparks_streams_are_answered_with_rosters() -> None:
+def test_methods_of_spark_are_answered_with_the_two_functions_that_have_them() -> None:
     pipeline: Any = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
-    with pytest.raises(AttributeError, match=r"a Pipeline has no 'awaitTermination'; use wait\(\)$"):
-        pipeline.awaitTermination()
-    with pytest.raises(
-        AttributeError, match="a Pipeline has no 'withWatermark'; use read_stream, whose DataFrames have it"
-    ):
-        pipeline.withWatermark("at", "1 minute")
+    for name in ("awaitTermination", "withWatermark", "outputMode"):
+        with pytest.raises(AttributeError, match=f"a Pipeline has no '{name}'; it is Spark's: read_stream and write_"):
+            getattr(pipeline, name)
     with pytest.raises(AttributeError, match=r"a Pipeline has no 'nonsense'$"):
         pipeline.nonsense  # noqa: B018
-    for own in foreign_names._METHODS.values():
-        name = own.partition("(")[0]
-        known = (
-            hasattr(Pipeline, name)
-            or hasattr(roster.spark, name.partition(",")[0])
-            or name in inspect.signature(Pipeline).parameters
-            or " of " in name
-        )
-        assert known, own
 
 
 def test_a_subclass_has_options_of_its_own() -> None:

@@ -595,4 +595,4 @@ def test_what_belongs_into_a_stream_is_named_once(
         .foreach_batch(lambda df, batch: df.collect())
         .run(available_now=True)
     )
-    assert caplog.text.count("dropDuplicates and distinct compare the rows of one batch only") == 1
+    assert caplog.text.count("dropDuplicates takes the rows of one batch only") == 1

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from typing_extensions import override
 
 from roster.client import GroupMember
@@ -25,12 +27,7 @@ from roster.pipeline.driver.reporting import Reporter, enable_logging, level_of
 from roster.pipeline.driver.run import Run, client_id_of, until_reached
 from roster.pipeline.driver.signals import stopping
 from roster.pipeline.errors import FunctionError, PipelineError
-from roster.pipeline.foreign_names import (
-    explaining_names,
-    own_name_of,
-    refuse_foreign_arguments,
-    refuse_foreign_names,
-)
+from roster.pipeline.foreign_names import refuse_foreign_names
 from roster.pipeline.options import Options, Tuning, checked
 from roster.pipeline.pipeline_options import PipelineOptions
 from roster.pipeline.sink import Sink
@@ -166,8 +163,9 @@ class Pipeline(Operations):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            own = own_name_of(name)
-            raise AttributeError(f"a Pipeline has no {name!r}" + (f"; use {own}" if own else ""), name=name, obj=self)
+            is_of_spark = any(hasattr(kind, name) for kind in (DataFrame, DataStreamWriter, StreamingQuery))
+            way = "; it is Spark's: read_stream and write_stream have it" if is_of_spark else ""
+            raise AttributeError(f"a Pipeline has no {name!r}{way}", name=name, obj=self)
 
     def __repr__(self) -> str:
         options, last = self._options, self.last_progress
@@ -183,7 +181,6 @@ class Pipeline(Operations):
             parts.append(f"exception={type(self._failure).__name__}")
         return f"<Pipeline {' '.join(parts)} [{self.status}]>"
 
-    @explaining_names(refuse_foreign_arguments)
     def run(self, *, available_now: bool = False) -> None:
         """Join the group and run batches until `stop()`, or with `available_now` up to the log ends; then leave.
 
@@ -196,7 +193,6 @@ class Pipeline(Operations):
         self._activate("run")
         self._guarded(available_now=available_now)
 
-    @explaining_names(refuse_foreign_arguments)
     def start(self, *, available_now: bool = False) -> Self:
         """Call `run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`.
 

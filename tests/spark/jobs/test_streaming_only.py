@@ -25,12 +25,7 @@ def records(spark: SparkSession) -> DataFrame:
     [
         (lambda df: df.dropDuplicates(["key"]), ["dropDuplicates"]),
         (lambda df: df.select("key").distinct().where("key > ''"), ["dropDuplicates"]),
-        (lambda df: df.groupBy(F.window("at", "1 minute")).count(), ["a time window"]),
-        (lambda df: df.groupBy(F.session_window("at", "1 minute")).count(), ["a time window"]),
-        (lambda df: df.groupBy("key").agg(F.avg("id"), F.sum("id")), ["avg()"]),
-        (lambda df: df.groupBy("key").agg(F.countDistinct("id")), ["count(distinct)"]),
-        (lambda df: df.groupBy("key").agg(F.percentile_approx("id", 0.5)), ["percentile_approx()"]),
-        (lambda df: df.groupBy("key").agg(F.count("*"), F.sum("id"), F.min("id"), F.max("id")), []),
+        (lambda df: df.groupBy(F.window("at", "1 minute")).count().groupBy().count(), ["groupBy"]),
         (lambda df: df.orderBy("id").limit(1), []),
         (lambda df: df.withWatermark("at", "1 minute").where("id > 0"), []),
         (lambda df: df.withWatermark("at", "1 minute").dropDuplicates(["key"]), ["dropDuplicates"]),
@@ -40,7 +35,7 @@ def test_results_of_one_batch_only_are_noted(
     spark: SparkSession, transform: Callable[[DataFrame], DataFrame], noted: list[str]
 ) -> None:
     found = notes(transform(records(spark)))
-    assert [line[: len(start)] for line, start in zip(found, noted, strict=True)] == noted
+    assert found == [f"{method} takes the rows of one batch only" for method in noted]
 
 
 def test_what_is_done_to_another_table_is_not_noted(spark: SparkSession) -> None:

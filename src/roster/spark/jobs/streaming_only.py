@@ -1,12 +1,7 @@
-"""Finds operators that need a stream in a function that sees batches, in the analyzed plan, above the records.
-
-A watermark is none: Spark takes it out of a batch's plan, and what goes by it is found.
-"""
+"""Finds what needs a stream in a function that sees batches: groupBy and dropDuplicates above the records of one."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -17,44 +12,25 @@ WAY_OUT = (
     "deduplicate, join and transform_with_state"
 )
 _SOURCE = ("MapInArrow", "PythonMapInArrow")
-_DEDUPLICATES = ("Deduplicate", "Distinct")
-_TIME_WINDOW = re.compile(r"\b(?:session_)?window#\d+")
-_NOT_ADDITIVE = re.compile(
-    r"\b(avg|mean|median|mode|stddev\w*|std|variance|var_pop|var_samp|corr|covar_\w+|skewness|kurtosis|percentile\w*|"
-    r"approx_\w+|first|last|any_value|max_by|min_by|count)\((distinct )?"
-)
+_METHODS = {"Aggregate": "groupBy", "Deduplicate": "dropDuplicates", "Distinct": "distinct"}
 
 
 def notes(df: DataFrame) -> list[str]:
-    """Return the operators in a frame's plan whose result covers one batch only; of a frame of Spark Connect none.
+    """Return a sentence for each operator whose results cover one batch only; for a frame of Spark Connect none.
 
     Costs some calls into the JVM: meant for a run's first batch.
     """
-    operators: list[str] = []
-    if not isinstance(df, ClassicDataFrame):
-        return operators
-    _above_source(df._jdf.queryExecution().analyzed(), operators)
-    return list(dict.fromkeys(operators))
+    methods: list[str] = []
+    if isinstance(df, ClassicDataFrame):
+        _is_of_records(df._jdf.queryExecution().analyzed(), methods)
+    return [f"{method} takes the rows of one batch only" for method in dict.fromkeys(methods)]
 
 
-def _above_source(plan: Any, found: list[str]) -> bool:
-    """Return True if the records come from below this node; if so, add its operator to `found`."""
-    children = plan.children()
-    name = plan.nodeName()
-    if name in _SOURCE:
-        return True
-    inside = [_above_source(children.apply(number), found) for number in range(children.size())]
-    if any(inside):
-        if name in _DEDUPLICATES:
-            found.append("dropDuplicates and distinct compare the rows of one batch only")
-        elif name == "Aggregate":
-            found += _aggregate_notes(plan)
-    return any(inside)
-
-
-def _aggregate_notes(plan: Any) -> Iterator[str]:
-    if _TIME_WINDOW.search(plan.groupingExpressions().toString()):
-        yield "a time window gets one row from each batch with records in it"
-    for function, distinct in _NOT_ADDITIVE.findall(plan.aggregateExpressions().toString()):
-        if function != "count" or distinct:
-            yield f"{function}({distinct.strip()}) is of one batch, and the values of several cannot be added up"
+def _is_of_records(plan: Any, methods: list[str]) -> bool:
+    """Return True if the records come from below this node; add the methods that made operators above them."""
+    children, kind = plan.children(), plan.nodeName()
+    below = [_is_of_records(children.apply(number), methods) for number in range(children.size())]
+    is_of_records = kind in _SOURCE or any(below)
+    if is_of_records and kind in _METHODS:
+        methods.append(_METHODS[kind])
+    return is_of_records
