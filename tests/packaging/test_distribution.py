@@ -81,6 +81,19 @@ def test_the_list_of_parts_of_a_release_is_made_of_every_extra_for_users() -> No
 
 
 @pytest.mark.process
+def test_the_list_of_parts_of_a_release_has_its_version(tmp_path: Path) -> None:
+    """The tool that makes it reads pyproject.toml, where the version is dynamic."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    (command,) = re.findall(r"^ *(version=.*) > released\.toml$", workflow, re.MULTILINE)
+    command = command.replace("users/bin", str(Path(sys.executable).parent))
+    released = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "--pyproject released.toml" in workflow
+    wanted = PROJECT | {"version": roster.__version__}
+    del wanted["dynamic"]
+    assert tomllib.loads(released.stdout)["project"] == wanted
+
+
+@pytest.mark.process
 def test_a_cluster_to_try_has_state_and_takes_another_port():
     command = ["make", "--no-print-directory", "--dry-run", "cluster", "PORT=7100"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -207,6 +220,23 @@ def test_spark_without_its_extra_says_so():
         "roster._extras.MissingExtraError: roster.spark needs pandas, pyspark, not installed here; "
         f"{how_to_install('spark')}"
     )
+
+
+@pytest.mark.process
+def test_with_the_extras_of_the_first_program_a_module_fails_for_a_missing_package_only() -> None:
+    """One that is used without such a package is imported all the same, and so its annotations are evaluated."""
+    script = """
+import importlib, pkgutil, roster
+for module in pkgutil.walk_packages(roster.__path__, "roster.", onerror=str):
+    if not module.name.startswith(("roster.testing", "roster.pytest_plugin")):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            pass
+"""
+    brought = modules_of("spark") | modules_of("state")
+    done = without(set().union(*EXTRAS.values()) - brought, script)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process

@@ -1,5 +1,7 @@
 """Tables of a database: tasks fill staging, and one transaction moves its rows and the positions."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import time
