@@ -16,6 +16,7 @@ from roster.wire.messages import (
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    EndTxnRequest,
     FetchRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
@@ -25,9 +26,11 @@ from roster.wire.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
 )
 from tests.broker.batches import base_offsets, batch, placed
 from tests.broker.rawclient import RawClient
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from roster.broker import Broker
@@ -388,6 +391,33 @@ def test_a_commit_for_a_topic_that_does_not_exist_is_refused_the_others_are_kept
     client.ask(DeleteTopicsRequest(topic_names=[topic]), 5)
     while answer.groups[0].topics:  # they go with a write of their own
         answer = client.ask(OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)]), 8)
+
+
+def test_offsets_of_a_transaction_name_topics_by_id_too(client: RawClient, topic: str) -> None:
+    """What Kafka's clients of 4.4 send (KIP-1319): those for a topic that was deleted go to no new one."""
+    (described,) = client.ask(MetadataRequest(topics=[MetadataRequest.Topic(name=topic)]), 12).topics
+    group = f"g-{topic}"
+    own = {"transactional_id": f"t-{topic}"}
+    begun = client.ask(InitProducerIdRequest(**own, transaction_timeout_ms=60_000), 5)
+    own |= {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+    one = [TxnOffsetCommitRequest.Partition(partition_index=0, committed_offset=7, committed_metadata="m")]
+    one.append(TxnOffsetCommitRequest.Partition(partition_index=900, committed_offset=7, committed_metadata="m"))
+    topics = [
+        TxnOffsetCommitRequest.Topic(topic_id=each, partitions=one)
+        for each in (b"no such topic id", described.topic_id)
+    ]
+    told = client.ask(TxnOffsetCommitRequest(**own, group_id=group, topics=topics), 6)
+    codes = {each.topic_id: [row.error_code for row in each.partitions] for each in told.topics}
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert codes == {
+        topics[0].topic_id: [unknown, unknown],
+        described.topic_id: [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0],
+    }
+    assert client.ask(EndTxnRequest(**own, committed=True), 5).error_code == 0
+    wanted = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)], require_stable=True)
+    until(lambda: client.ask(wanted, 8).groups[0].topics)
+    (found,) = client.ask(wanted, 8).groups[0].topics
+    assert (found.name, [row.committed_offset for row in found.partitions]) == (topic, [7])
 
 
 # Topics

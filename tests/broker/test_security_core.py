@@ -27,7 +27,13 @@ from roster.broker.security.store import Users
 from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.frames import RequestHeader
-from roster.wire.messages import AlterUserScramCredentialsRequest, ProduceRequest, ProduceResponse
+from roster.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    ProduceRequest,
+    ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from roster.wire.sasl.mechanism import SaslError
 from roster.wire.sasl.scram import Scram, ScramCredential, ScramServer, read_plain
 from tests.examples_tried import examples
@@ -66,6 +72,31 @@ async def test_a_produce_that_a_hook_answers_goes_through_its_gate() -> None:
     assert isinstance(response, ProduceResponse)
     assert [topic.name for topic in response.responses] == ["mine", "theirs"]
     assert [topic.name for topic in call.message.topic_data] == ["mine"]
+
+
+async def test_rights_on_topics_that_are_named_by_id() -> None:
+    class AllButTheirs(Authorizer):
+        def __init__(self) -> None: ...
+
+        def allows(self, *arguments: object) -> bool:
+            return arguments[-1] != "theirs"
+
+    topics = {b"%016d" % number: SimpleNamespace(name=name) for number, name in enumerate(("mine", "theirs"))}
+    partition = TxnOffsetCommitRequest.Partition(partition_index=0, committed_offset=1)
+    named = [TxnOffsetCommitRequest.Topic(topic_id=each, partitions=[partition]) for each in (*topics, b"%016d" % 9)]
+    request = TxnOffsetCommitRequest(transactional_id="mine", group_id="mine", topics=named)
+    session = SimpleNamespace(access=Access("User:a", "h", AllButTheirs()))
+    call = Call(RequestHeader(ApiKey.TXN_OFFSET_COMMIT, 6, 1, "client"), request, "h", session=session)
+
+    async def handler(_: object, call: Call[TxnOffsetCommitRequest]) -> TxnOffsetCommitResponse:
+        return TxnOffsetCommitResponse(
+            topics=[TxnOffsetCommitResponse.Topic(topic_id=t.topic_id) for t in call.message.topics]
+        )
+
+    answer = await guarded(SimpleNamespace(topics=SimpleNamespace(by_id=topics.get)), call, handler)
+    assert isinstance(answer, TxnOffsetCommitResponse)
+    codes = {topic.topic_id: [row.error_code for row in topic.partitions] for topic in answer.topics}
+    assert codes == {b"%016d" % 0: [], b"%016d" % 9: [], b"%016d" % 1: [ErrorCode.TOPIC_AUTHORIZATION_FAILED]}
 
 
 @settings(max_examples=examples(20), deadline=None)

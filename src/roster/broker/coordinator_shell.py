@@ -18,11 +18,12 @@ from roster.broker.stored_records import read_transactional_records
 from roster.broker.topics import OFFSETS_TOPIC, TopicCatalogue
 from roster.coordinator import Coordinator, CoordinatorConfig
 from roster.coordinator.events import Event, LoadedRecord, TimerName, TopicsDeleted, TransactionEnd, TransactionEnded
-from roster.coordinator.offset_commit import transactional_commit_response
+from roster.coordinator.offset_commit import Errors, transactional_commit_response
 from roster.model import TopicPartition
 from roster.model.acl import ResourceType
 from roster.wire import ErrorCode, Message
 from roster.wire.control_records import ControlType, EndTxnMarker
+from roster.wire.error_replies import error_response
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -42,6 +43,8 @@ IMPLICIT_OFFSETS_FROM = 5
 """TxnOffsetCommit version that adds the group to the transaction by itself (KIP-890)."""
 ABORTABLE_OFFSETS_FROM = 4
 """TxnOffsetCommit version that knows TRANSACTION_ABORTABLE."""
+OFFSETS_BY_ID_FROM = 6
+"""TxnOffsetCommit version that names topics by id (KIP-1319)."""
 
 
 class Transactions(Protocol):
@@ -144,7 +147,7 @@ class CoordinatorShell(Shell[TimerName]):
             part = await self.handle(replace(call, message=replace(request, topics=topics)))
             response.topics += cast("OffsetCommitResponse", part).topics
             await asyncio.sleep(0)
-        response.topics = _with_refused(refused, response.topics)
+        response.topics = _with_refused(TopicErrors, refused, response.topics)
         return response
 
     async def commit_transactional_offsets(
@@ -152,6 +155,8 @@ class CoordinatorShell(Shell[TimerName]):
     ) -> Message:
         """Handle TxnOffsetCommit: refuse unknown partitions, and have the transaction checked or extended first."""
         request = call.message
+        unknown = self._take_unknown_ids(request) if call.version >= OFFSETS_BY_ID_FROM else []
+        ids = {topic.name: topic.topic_id for topic in request.topics}
         refused = self._take_unknown(request)
         response = TxnOffsetCommitResponse()
         if request.topics:
@@ -160,8 +165,20 @@ class CoordinatorShell(Shell[TimerName]):
                 response = transactional_commit_response(request, error)
             else:
                 response = cast("TxnOffsetCommitResponse", await self.handle(call))
-        response.topics = _with_refused(refused, response.topics)
+        response.topics = _with_refused(TxnOffsetCommitResponse.Topic, refused, response.topics)
+        for topic in response.topics:
+            topic.topic_id = ids[topic.name]
+        told = error_response(replace(request, topics=unknown), call.version, ErrorCode.UNKNOWN_TOPIC_ID)
+        response.topics += cast("TxnOffsetCommitResponse", told).topics
         return response
+
+    def _take_unknown_ids(self, request: TxnOffsetCommitRequest) -> list[TxnOffsetCommitRequest.Topic]:
+        """Give topics that are named by id their names; take out and return those that do not exist."""
+        known = [(topic, self._topics.by_id(topic.topic_id)) for topic in request.topics]
+        for topic, found in known:
+            topic.name = "" if found is None else found.name
+        request.topics = [topic for topic, found in known if found is not None]
+        return [topic for topic, found in known if found is None]
 
     async def _check_transaction(self, call: Call[TxnOffsetCommitRequest], transactions: Transactions) -> ErrorCode:
         """Return the error that keeps a producer from committing offsets in its transaction, or NONE."""
@@ -192,7 +209,7 @@ class CoordinatorShell(Shell[TimerName]):
             response = cast("OffsetDeleteResponse", await self.handle(call))
             if response.error_code != ErrorCode.NONE:
                 return response
-        response.topics = _with_refused(refused, response.topics)
+        response.topics = _with_refused(TopicErrors, refused, response.topics)
         return response
 
     def _take_unknown(self, request: Any) -> dict[str, list[int]]:
@@ -258,11 +275,11 @@ class CoordinatorShell(Shell[TimerName]):
             self._hooks.observe(self._coordinator, event, effects)
 
 
-def _with_refused(refused: dict[str, list[int]], answered: list[TopicErrors]) -> list[TopicErrors]:
+def _with_refused(kind: type[Errors], refused: dict[str, list[int]], answered: list[Errors]) -> list[Errors]:
     """Return the topics of a response, refused partitions before the others, as Kafka orders them."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    merged = {
-        name: TopicErrors(
+    merged: dict[str, Errors] = {
+        name: kind(
             name=name, partitions=[TopicErrors.Partition(partition_index=index, error_code=code) for index in indexes]
         )
         for name, indexes in refused.items()
@@ -270,7 +287,7 @@ def _with_refused(refused: dict[str, list[int]], answered: list[TopicErrors]) ->
     for topic in answered:
         if topic.name in merged:
             merged[topic.name].partitions += topic.partitions
-    return [*merged.values(), *(topic for topic in answered if topic.name not in refused)]
+    return list(merged.values()) + [topic for topic in answered if topic.name not in refused]
 
 
 AT_ONCE = 250

@@ -112,6 +112,7 @@ VERSION_1_LIMITS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 4
 """Highest request versions of transactions of version 1: later ones mean version 2."""
 _CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers
 _MOST_INIT_PRODUCER_ID = 5  # later versions are of two-phase commit (KIP-939)
+_MOST_TXN_OFFSET_COMMIT = 5  # later versions name topics by their ids
 
 
 class ProducerState:
@@ -130,7 +131,9 @@ class ProducerState:
             return _MOST_INIT_PRODUCER_ID
         if api is ApiKey.ADD_PARTITIONS_TO_TXN:
             return _CLIENT_ADD_PARTITIONS
-        return None if self.is_version_2 else VERSION_1_LIMITS.get(api)
+        if self.is_version_2:
+            return _MOST_TXN_OFFSET_COMMIT if api is ApiKey.TXN_OFFSET_COMMIT else None
+        return VERSION_1_LIMITS.get(api)
 
     @property
     def needs_epoch(self) -> bool:

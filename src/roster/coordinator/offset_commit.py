@@ -5,7 +5,7 @@ the transaction has the group's partition.
 """
 
 from collections.abc import Collection, Iterable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
@@ -23,6 +23,7 @@ from roster.wire.messages import (
 )
 
 _Topic: TypeAlias = OffsetCommitRequest.Topic | TxnOffsetCommitRequest.Topic
+Errors = TypeVar("Errors", TopicErrors, TxnOffsetCommitResponse.Topic)
 
 GROUP_ID_NOT_FOUND_FROM = 9
 """OffsetCommit version from which a generation in an unknown group is answered GROUP_ID_NOT_FOUND."""
@@ -94,12 +95,12 @@ def commit_response(
     request: OffsetCommitRequest, error: ErrorCode, accepted: Collection[tuple[str, int]] | None = None
 ) -> OffsetCommitResponse:
     """Build the response: `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
-    return OffsetCommitResponse(topics=topic_errors(request.topics, error, accepted))
+    return OffsetCommitResponse(topics=topic_errors(TopicErrors, request.topics, error, accepted))
 
 
 def topic_errors(
-    topics: Iterable[_Topic], error: ErrorCode, accepted: Collection[tuple[str, int]] | None
-) -> list[TopicErrors]:
+    kind: type[Errors], topics: Iterable[_Topic], error: ErrorCode, accepted: Collection[tuple[str, int]] | None
+) -> list[Errors]:
     """Return `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
 
     def outcome(topic: str, partition: int) -> ErrorCode:
@@ -107,7 +108,7 @@ def topic_errors(
         return error if is_accepted else ErrorCode.OFFSET_METADATA_TOO_LARGE
 
     return [
-        TopicErrors(
+        kind(
             name=topic.name,
             partitions=[
                 TopicErrors.Partition(
@@ -166,4 +167,4 @@ def transactional_commit_response(
     request: TxnOffsetCommitRequest, error: ErrorCode, accepted: Collection[tuple[str, int]] | None = None
 ) -> TxnOffsetCommitResponse:
     """Build the response: `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
-    return TxnOffsetCommitResponse(topics=topic_errors(request.topics, error, accepted))
+    return TxnOffsetCommitResponse(topics=topic_errors(TxnOffsetCommitResponse.Topic, request.topics, error, accepted))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from roster.broker.coordinator_shell import OFFSETS_BY_ID_FROM
 from roster.broker.gate.gated_request import Gate, GatedRequest, requires
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
@@ -14,6 +15,7 @@ from roster.wire.messages import (
     ListGroupsResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    TxnOffsetCommitRequest,
 )
 
 _REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -26,6 +28,17 @@ async def _read_topics(gated: GatedRequest[Message, Message]) -> Message:
     return await gated.refuse_topics(AclOperation.READ)
 
 
+async def _read_topics_by_id(gated: GatedRequest[Message, Message]) -> Message:
+    if gated.call.version < OFFSETS_BY_ID_FROM:
+        return await _read_topics(gated)
+
+    def is_allowed(topic: TxnOffsetCommitRequest.Topic) -> bool:
+        known = gated.services.topics.by_id(topic.topic_id)
+        return known is None or gated.access.may_on_topic(AclOperation.READ, known.name)
+
+    return await gated.refuse_items("topics", "topics", is_allowed, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
 be_member = requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED)
 offset_commit = requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED, _read_topics)
 offset_delete = requires(
@@ -34,7 +47,7 @@ offset_delete = requires(
 transactional_offset_commit = requires(
     lambda access, request: access.may_on_transaction(AclOperation.WRITE, request.transactional_id),
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    offset_commit,
+    requires(lambda access, request: access.may_be_member(request.group_id), _REFUSED, _read_topics_by_id),
 )
 
 

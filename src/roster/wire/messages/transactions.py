@@ -1,7 +1,7 @@
 """Requests of transactional producers to their coordinator, and of the coordinator to partitions (KIP-98, KIP-890)."""
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string
+from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, uuid
 from roster.wire.codec.table import Message, Struct
 from roster.wire.messages.committed_offsets import TopicErrors
 
@@ -243,8 +243,11 @@ class WriteTxnMarkersResponse(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1
     markers: list[Marker] = array(Marker)
 
 
-class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
-    """Store offsets that count once the transaction commits; v3 and up name the member and its generation (KIP-447)."""
+class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-6", flexible="3+"):
+    """Store offsets that count once the transaction commits.
+
+    v3 and up name the member and its generation (KIP-447), v6 names topics by id (KIP-1319).
+    """
 
     class Topic(Struct):
         class Partition(Struct):
@@ -255,7 +258,8 @@ class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-
             committed_leader_epoch: int = int32("2+", default=-1, ignorable=True)
             committed_metadata: str | None = string(nullable="0+")
 
-        name: str = string()
+        name: str = string("0-5", ignorable=True)
+        topic_id: bytes = uuid("6+", ignorable=True)
         partitions: list[Partition] = array(Partition)
 
     Partition = Topic.Partition
@@ -270,8 +274,13 @@ class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-
     topics: list[Topic] = array(Topic)
 
 
-class TxnOffsetCommitResponse(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
+class TxnOffsetCommitResponse(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-6", flexible="3+"):
     """One error per partition."""
 
+    class Topic(Struct):
+        name: str = string("0-5", ignorable=True)
+        topic_id: bytes = uuid("6+", ignorable=True)
+        partitions: list[TopicErrors.Partition] = array(TopicErrors.Partition)
+
     throttle_time_ms: int = int32(ignorable=True)
-    topics: list[TopicErrors] = array(TopicErrors)
+    topics: list[Topic] = array(Topic)
