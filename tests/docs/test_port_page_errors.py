@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from roster.pipeline.options import Options
-from roster.spark import KafkaSink, Pipeline, PipelineError
+from roster.spark import KafkaSink, Pipeline, PipelineError, write_stream
 from roster.spark.jobs.spark_jobs import check_session
 from roster.spark.stateful_operators import check_options
 
@@ -88,6 +89,9 @@ def test_no_text_of_an_error_on_the_pages_is_without_a_test() -> None:
 def test_spark_connect_and_methods_of_sparks_are_refused_by_name() -> None:
     with pytest.raises(PipelineError, match="not Spark Connect"):
         check_session(object())  # type: ignore[arg-type]
+    frame: Any = SimpleNamespace(sparkSession=object())
+    with pytest.raises(PipelineError, match="not Spark Connect"):
+        write_stream(frame).queryName("g").format("kafka").option("topic", "t").start()
     streaming: Any = pipeline()
-    with pytest.raises(AttributeError, match="'withWatermark'; use "):
+    with pytest.raises(AttributeError, match="'withWatermark'; it is Spark's: read_stream"):
         streaming.withWatermark("at", "1 hour")

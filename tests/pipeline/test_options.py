@@ -413,9 +413,13 @@ def test_spark_connects_client_alone_is_refused_in_one_sentence(monkeypatch: pyt
         roster.spark.__getattr__("Pipeline")
 
 
-def test_a_session_is_not_started_where_the_environment_asks_for_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
-    with pytest.raises(PipelineError, match=r"SPARK_REMOTE: it asks for Spark Connect.*Unset it"):
+@pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_a_session_is_not_started_where_spark_connect_is_asked_for_or_in_use(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The second name is set by PySpark once there is a session of Connect, which it would return."""
+    monkeypatch.setenv(name, "sc://127.0.0.1")
+    with pytest.raises(PipelineError, match=rf"{name}: it asks for Spark Connect.*Unset it"):
         session("any")
 
 

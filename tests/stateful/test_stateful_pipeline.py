@@ -205,6 +205,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         ({"late_topic": "nowhere-to-be-found"}, "late_topic: there is no topic 'nowhere-to-be-found'"),
         ({"store": "a/b"}, "store: '.*-a/b-changelog' is not a topic name"),
         ({"transform": True}, "transform: a transform's rows leave the task"),
+        ({"http": "0.0.0.0:8080"}, "http: 0.0.0.0:8080 lets anyone .* read the state"),
         ({"policy": "delete"}, "has cleanup.policy=delete, which would lose state. Set cleanup.policy=compact"),
     ],
 )
@@ -219,7 +220,7 @@ def test_what_cannot_work_is_named_before_the_group_is_joined(
     sink = KafkaSink(topics.bootstrap, out, exactly_once=exactly_once, keep_timestamps=keep_timestamps)
 
     def run() -> None:
-        pipeline = Pipeline(spark, topics.bootstrap, group, change.get("topics", topic))
+        pipeline = Pipeline(spark, topics.bootstrap, group, change.get("topics", topic), http=change.get("http"))
         pipeline.map_arrow(
             numbers, "name string, n long, at timestamp" if "late_topic" in change else "name string, n long"
         )
@@ -237,6 +238,8 @@ def test_what_cannot_work_is_named_before_the_group_is_joined(
     with pytest.raises(PipelineError, match=message):
         run()
     assert not topics.exists(group)
+    if "http" in change:
+        assert not [name for name in topics.admin.list_topics() if name.startswith(group)]
 
 
 def test_a_state_dir_that_cannot_be_used_is_named_before_anything_is_made(

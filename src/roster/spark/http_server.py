@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 _PAGE_INTERVAL, _PAGE_SHARE = 2.0, 0.004
 """Seconds between two looks at the group for its page, and the share of its time that a look may take."""
-_ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
 _READY = ("running", "paused")
 
 
@@ -45,12 +44,6 @@ def serving(
     except ModuleNotFoundError as error:
         raise missing_error("an HTTP server", "http", [error.name or "starlette"]) from error
     field, advertised = "http" if options.http is not None else "State.application_server", options.state
-    if served and address.host in _ALL_INTERFACES and not options.access.is_limited:
-        raise PipelineError(
-            f"{address} lets anyone who reaches this machine read the state",
-            field=field,
-            fix="Name one host of this machine, or set a token or ssl.client.auth in http_security",
-        )
     names = [] if advertised.application_server is None else [parse_address(advertised.application_server).host]
     with contextlib.ExitStack() as opened:
         reader = opened.enter_context(position_reader(options))

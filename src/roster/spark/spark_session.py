@@ -63,14 +63,15 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
     in `conf` change. From now on SIGTERM in the main thread ends the process like `sys.exit(0)`, unless the application
     has set a handler.
 
-    Raises `PipelineError` when Java is missing or too old, Spark does not start, or SPARK_REMOTE is set.
+    Raises `PipelineError` when Java is missing or too old, Spark does not start, or Spark Connect is asked for.
     """
-    if "SPARK_REMOTE" in os.environ:
-        raise PipelineError(
-            "it asks for Spark Connect, and a pipeline needs a classic session in its own process",
-            field="SPARK_REMOTE",
-            fix="Unset it for this program",
-        )
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # PySpark sets the second, once it has a session
+        if name in os.environ:
+            raise PipelineError(
+                "it asks for Spark Connect, and a pipeline needs a classic session in its own process",
+                field=name,
+                fix="Unset it for this program, or stop its session of Connect first",
+            )
     enable_logging(level_of(None))
     exit_on_sigterm()
     java = java_program()

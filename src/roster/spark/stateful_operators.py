@@ -37,6 +37,7 @@ from roster.stateful.tasks.table_join import FIELD as TABLE
 from roster.stateful.tasks.table_join import Lookup
 
 INNER, LEFT = "inner", "left"
+_ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - compared with
 
 
 @dataclass(frozen=True)
@@ -315,6 +316,13 @@ def check_options(options: Options, *, has_transform: bool) -> None:
             "a transform's rows leave the task that has their state",
             field="transform",
             fix="Use map_arrow before, or another pipeline behind",
+        )
+    address = options.http_address
+    if address is not None and address.host in _ALL_INTERFACES and not options.access.is_limited:
+        raise PipelineError(
+            f"{address} lets anyone who reaches this machine read the state",
+            field="http",
+            fix="Name one host of this machine, or set a token or ssl.client.auth in http_security",
         )
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.spark.column_expressions import class_of, members, short
+from roster.spark.jobs.spark_jobs import check_session
 
 Java: TypeAlias = Any
 """An object of the JVM, as py4j gives it."""
@@ -142,6 +143,8 @@ class Plan:
     def of(cls, df: DataFrame) -> Plan:
         """Return a frame's plan. Raises PipelineError for anything but a frame of a classic session."""
         if not isinstance(df, ClassicDataFrame):
+            if hasattr(df, "sparkSession"):
+                check_session(df.sparkSession)
             problem = f"{type(df).__name__} is not a DataFrame of a classic session"
             raise PipelineError(problem, field=FIELD, fix="Pass a DataFrame")
         return cls(df, Node.of(analyzed(df)))
