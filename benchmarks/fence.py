@@ -161,7 +161,9 @@ class Driver:
         command = [sys.executable, str(PROGRAM)]
         if engine != "roster":
             command = [sys.executable, "-m", "benchmarks.fence", f"--{engine}-driver", place, bootstrap]
-        given = {"BOOTSTRAP": bootstrap, "SPARK_MASTER": "local[2]", "STATE_DIR": str(folder / f"disk-{number}")}
+        client = folder / "client.properties"
+        client.write_text(f"bootstrap.servers={bootstrap}\n")
+        given = {"KAFKA_CLIENT": str(client), "SPARK_MASTER": "local[2]", "STATE_DIR": str(folder / f"disk-{number}")}
         given |= {"HTTP": f"127.0.0.1:{port}", "POD_NAME": "totals-0"}
         with self._log.open("w") as log:
             self.process: subprocess.Popen[str] = subprocess.Popen(

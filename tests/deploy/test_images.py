@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from roster.records.native import cache_folder
-from tests.deploy.test_kubernetes import DEPLOY, container, settings
+from tests.deploy.test_kubernetes import DEPLOY, container, of_kind, settings
 from tests.real.realparts import require_real
 from tests.real.realparts.jvm import bound_to_parent
 from tests.waiting import until
@@ -41,6 +41,17 @@ BASE_ENVIRONMENT = (
 )
 NO_ROOT = "10001"
 TOTALS_OF_ROME = r"{\"shop\":\"Rome\",\"orders\":2,\"revenue\":40.5}"
+PROPERTIES = "/opt/spark/conf/spark.properties"
+OF_SPARK = r"""
+spark.master=k8s\://https\://127.0.0.1\:1
+spark.submit.deployMode=cluster
+spark.app.name=totals
+spark.driver.host=localhost
+spark.driver.memory=1100m
+spark.kubernetes.driver.pod.name=totals-driver
+spark.kubernetes.submitInDriver=true
+"""
+"""What Spark gives the driver of a SparkApplication."""
 ORDERS = "shop,price\nRome,12.5\nOslo,30\nRome,28\n"
 
 
@@ -210,12 +221,21 @@ def buildah() -> Iterator[Buildah]:
 @pytest.mark.gate
 @pytest.mark.timeout(900)
 def test_the_images_run_as_nobody_and_are_healthy(tmp_path: Path, network: int, buildah: Buildah) -> None:
-    """Broker and application talk to each other, with the settings of the images and of the StatefulSet."""
+    """Broker and application talk to each other, with the settings of the images and of the StatefulSet.
+
+    The application is started as Spark starts the driver of the SparkApplication, whose master is Kubernetes.
+    """
     base = buildah.make_base()
     (tmp_path / "orders.csv").write_text(ORDERS)
     broker = Container(buildah, buildah.build("broker", base), network, f"{tmp_path}/orders.csv:/orders.csv:ro")
-    program = f"{DEPLOY}/program:/application:ro"
-    application = Container(buildah, buildah.build("application", base), network, program)
+    (tmp_path / "client.properties").write_text("bootstrap.servers=127.0.0.1:9092\n")
+    (tmp_path / "spark.properties").write_text(OF_SPARK)
+    given = (
+        f"{DEPLOY}/program:/application:ro",
+        f"{tmp_path}/spark.properties:{PROPERTIES}:ro",
+        f"{tmp_path}/client.properties:{settings()['KAFKA_CLIENT']}:ro",
+    )
+    application = Container(buildah, buildah.build("application", base), network, *given)
     logs = tmp_path / "broker.log", tmp_path / "application.log"
 
     def said(number: int, runner: subprocess.Popen[bytes], words: str) -> bool:
@@ -228,15 +248,20 @@ def test_the_images_run_as_nobody_and_are_healthy(tmp_path: Path, network: int, 
         assert broker.is_healthy()
         broker.run("roster", "topics", "create", "totals-by-shop")
         broker.run("roster", "load", "/orders.csv", "--topic", "orders", "--key", "shop", "--partitions", "2")
-        counting = application.start(logs[1], container()["args"], **settings() | {"BOOTSTRAP": "127.0.0.1:9092"})
+        assert application.run("entrypoint.sh", "echo", *container()["args"]).split() == container()["args"]
+        words = "driver", "--properties-file", PROPERTIES, "--class", "org.apache.spark.deploy.PythonRunner"
+        program = of_kind("SparkApplication")["spec"]["mainApplicationFile"]
+        counting = application.start(logs[1], [*words, program], **settings(), SPARK_DRIVER_BIND_ADDRESS="127.0.0.1")
         try:
             until(lambda: said(1, counting, "rows=3"), 300, logs[1].read_text)
             assert application.is_healthy()
             assert application.is_healthy("/ready")
+            assert "-Xmx1100m" in Path("/proc", process_of(counting, "java")["Pid"], "cmdline").read_text().split("\0")
             assert TOTALS_OF_ROME in broker.run("roster", "topics", "read", "totals-by-shop", "--json")
             end(counting, "tini")
         finally:
             counting.kill()
+        assert "reason=SIGTERM" in logs[1].read_text()
         assert "Traceback" not in logs[1].read_text()
         end(serving, "roster")
     finally:

@@ -129,6 +129,7 @@ OPERATORS = {
             terminationGracePeriodSeconds=SOME,
             env=many(fields("name", name=TEXT, value=TEXT, valueFrom={"type": "object"})),
             configMaps=many(fields("name path", name=TEXT, path=TEXT)),
+            secrets=many(fields("name path secretType", name=TEXT, path=TEXT, secretType={"const": "Generic"})),
         ),
         executor=fields("", instances=SOME),
     ),
@@ -183,7 +184,7 @@ def test_each_user_of_the_program_gets_it_by_its_generated_name() -> None:
         }
     ]
     (mounted,) = of_kind("SparkApplication")["spec"]["driver"]["configMaps"]
-    (volume,) = stateful_set()["spec"]["template"]["spec"]["volumes"]
+    (volume,) = [each for each in stateful_set()["spec"]["template"]["spec"]["volumes"] if "configMap" in each]
     assert {mounted["name"], volume["configMap"]["name"]} == {generated["name"]}
     for folder in ("application", "spark-operator"):
         assert "../program" in yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text())["resources"]
@@ -226,8 +227,11 @@ def test_the_program_has_what_the_manifest_gives_it() -> None:
     asked = set(re.findall(r'os\.environ\["(\w+)"\]', PROGRAM.read_text()))
     pod = stateful_set()["spec"]["template"]["spec"]
     assert asked == settings().keys() - {"POD_IP"}
-    mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
-    assert {settings()["STATE_DIR"], "/application"} <= mounts
+    mounts = {mount["mountPath"]: mount["name"] for mount in container()["volumeMounts"]}
+    assert {settings()["STATE_DIR"], "/application"} <= mounts.keys()
+    assert settings()["KAFKA_CLIENT"] == "/kafka/client.properties"
+    (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == mounts["/kafka"]]
+    assert f"kubectl create secret generic {secret['secretName']} " in PAGE.read_text()
     (port,) = container()["ports"]
     # At 0.0.0.0 a pipeline with state asks for a token, which the probes have not got.
     assert settings()["HTTP"] == f"{OF_THE_POD['status.podIP']}:{port['containerPort']}"
@@ -251,10 +255,13 @@ def test_what_scales_and_protects_it_names_it() -> None:
     assert (read["consumerGroup"], [read["topic"]]) == tuple(
         ast.literal_eval(options()[name]) for name in ("group", "topics")
     )
-    assert read["bootstrapServers"] == settings()["BOOTSTRAP"]
+    (broker,) = [manifest for path, manifest in manifests() if path == Path("broker", "service.yaml")]
+    assert read["bootstrapServers"] == f"{broker['metadata']['name']}:{broker['spec']['ports'][0]['port']}"
     driver = found["SparkApplication"]["spec"]["driver"]
     assert {entry["name"] for entry in driver["env"]} == settings().keys()
     pod = stateful_set()["spec"]["template"]["spec"]
+    (secret,) = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert driver["secrets"] == [{"name": secret, "path": "/kafka", "secretType": "Generic"}]
     assert driver["terminationGracePeriodSeconds"] == pod["terminationGracePeriodSeconds"]
 
 
@@ -266,7 +273,9 @@ class Pod:
         self._log, self._page = folder / f"pod-{number}.log", f"http://127.0.0.1:{port}"
         self._freeze = folder / f"freeze-{number}"
         http = settings()["HTTP"].replace(":8080", f":{port}")
-        here = {"BOOTSTRAP": topics.bootstrap, "HTTP": http, "STATE_DIR": str(folder / f"disk-{number}")}
+        client = folder / "client.properties"
+        client.write_text(f"bootstrap.servers={topics.bootstrap}\n")
+        here = {"KAFKA_CLIENT": str(client), "HTTP": http, "STATE_DIR": str(folder / f"disk-{number}")}
         with self._log.open("w") as stream:
             environment = os.environ | settings() | here
             program = [str(Path(__file__).with_name("frozen_driver.py")), STEPS[number % len(STEPS)], str(self._freeze)]

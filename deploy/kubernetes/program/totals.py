@@ -4,6 +4,7 @@ import os
 import sys
 
 from roster.client import FencedInstanceError
+from roster.security import load_properties
 from roster.spark import KafkaSink, Pipeline, State, session
 
 REPLACED = 3
@@ -11,12 +12,13 @@ REPLACED = 3
 
 
 def main() -> None:
-    bootstrap = os.environ["BOOTSTRAP"]
+    kafka = load_properties(os.environ["KAFKA_CLIENT"])
     spark = session("totals", master=os.environ["SPARK_MASTER"])
     pipeline = (
         Pipeline(
             spark,
-            bootstrap,
+            kafka.bootstrap,
+            security=kafka.security,
             group="totals",
             topics=["orders"],
             # A pod that comes back under its name takes its partitions back; a frozen one of the same name is fenced.
@@ -27,7 +29,7 @@ def main() -> None:
         )
         .json_columns("shop string, price double")
         .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"}, store="totals")
-        .write(KafkaSink(bootstrap, "totals-by-shop"))
+        .write(KafkaSink(kafka.bootstrap, "totals-by-shop", security=kafka.security))
     )
     try:
         pipeline.run()
