@@ -176,7 +176,7 @@ def aggregation(
     parsed, columns = parse_aggregates(aggregates), as_columns(keys)
     if not isinstance(window, Window | SessionWindow | None):
         raise PipelineError(f"{window!r} is none", field="window", fix="For example Window('ordered', '1 hour')")
-    _check_migrate(migrate, parsed)
+    check_migrate(migrate, parsed)
     try:
         operator: Operator = Aggregation(columns, parsed)
         if isinstance(window, SessionWindow):
@@ -190,7 +190,7 @@ def aggregation(
     return Stateful(operator, store, has_updates=has_updates, retracts=retracts, is_by_key=has_updates, migrate=migrate)
 
 
-def _check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
+def check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
     """Raise PipelineError unless it is a function that tasks can have, or names results of the operator."""
     if callable(migrate):
         _check_named(migrate)

@@ -95,7 +95,7 @@ FEW_AGGREGATES = [
     ),
     *("sort_array(collect_set(k))", "sort_array(collect_list(n))", "size(collect_set(n))"),
     *("max(struct(n, k)).n", "sum(n) / count(n)", "round(avg(d), 1)", "coalesce(sum(n), 0) + count(*)"),
-    *("stddev(n)", "var_pop(n)", "sum(m) filter (where n > 0)"),
+    *("stddev(n)", "var_pop(n)", "sum(m) filter (where n > 0)", "every(b)", "some(n > 0) filter (where b)"),
 ]
 AGGREGATES = st.lists(st.sampled_from(FEW_AGGREGATES), min_size=1, max_size=4, unique=True)
 TRIED: Counter[str] = Counter()

@@ -98,6 +98,8 @@ def totals(records: DataFrame) -> DataFrame:
         F.expr("count(*) filter (where amount = 3)").alias("threes"),
         F.max_by("order", "at").alias("last"),
         F.stddev("price").alias("spread"),
+        F.every(F.col("price") > 2).alias("all_dear"),
+        F.bool_or(F.col("amount") > 3).alias("some_many"),
     )
 
 
@@ -157,7 +159,10 @@ def enriched(records: DataFrame) -> DataFrame:
     loud = F.udf(lambda text: None if text is None else text.upper(), "string")
     rows = parsed(records).where("order >= 0").join(cities, "shop", "left").withColumn("loud", loud("city"))
     rows.repartition(7).createOrReplaceTempView("enriched")
-    totals = spark.sql("select shop, loud, count(*) as orders, max(tags) as tags from enriched group by all")
+    totals = spark.sql(
+        "with known as (select * from enriched where order >= 0), named as (select * from known where amount >= 0) "
+        "select shop, loud, count(*) as orders, max(tags) as tags from named group by all"
+    )
     return totals.join(cities, "shop", "left").select("shop", "loud", "orders", "tags", "city")
 
 
@@ -269,15 +274,26 @@ def right_joined(records: DataFrame) -> DataFrame:
 
 
 def full_joined(records: DataFrame) -> DataFrame:
+    """Columns that are never null in front of the join are null behind it."""
     left, right = sides(records)
-    return left.join(right, F.expr(IN_TIME), "full").select(
-        F.coalesce("shop", "at_shop").alias("shop"), "order", "paying", "at", "paid", "price"
+    orders = left.withColumn("half_hour", F.window("at", "30 minutes")).withColumn("kind", F.lit(7))
+    return orders.join(right, F.expr(IN_TIME), "full").select(
+        F.coalesce("shop", "at_shop").alias("shop"), "order", "paying", "at", "paid", "price", "half_hour", "kind"
     )
 
 
 def semi_joined(records: DataFrame) -> DataFrame:
     left, right = sides(records)
     return left.join(right, F.expr(IN_TIME), "left_semi").select("shop", "order", "price")
+
+
+def joined_by_windows(records: DataFrame) -> DataFrame:
+    """Rows whose times have the same window, and windows that overlap behind them."""
+    left, right = sides(records)
+    half_hours = left.select("shop", "price", F.window("at", "30 minutes"))
+    paid = right.select(F.col("at_shop").alias("shop"), F.window("paid", "30 minutes"), "paying")
+    pairs = half_hours.join(paid, ["shop", "window"], "left")
+    return pairs.groupBy(F.window("window", "1 hour", "30 minutes"), "shop").agg(F.sum("price"), F.max("paying"))
 
 
 def joined_totals(records: DataFrame) -> DataFrame:
@@ -338,8 +354,8 @@ def counted_firsts(records: DataFrame) -> DataFrame:
 def united_firsts(records: DataFrame) -> DataFrame:
     """First rows of two streams, and a stream as it is, in one table."""
     firsts = firsts_of(records, 4).alias("few").union(firsts_of(records, 2).alias("fewer").where("shop <> 'a'"))
-    rows = firsts.unionAll(timed(records).select("shop", "at"))
-    return rows.select("shop", F.date_format("at", "dd HH:mm").alias("time"))
+    rows = firsts.withColumn("of", F.lit(7)).unionAll(timed(records).select("shop", "at", F.nullif("amount", F.lit(2))))
+    return rows.select("shop", F.date_format("at", "dd HH:mm").alias("time"), "of")
 
 
 def firsts_and_all(records: DataFrame) -> DataFrame:
@@ -474,6 +490,7 @@ PROGRAMS: dict[str, tuple[Callable[[DataFrame], DataFrame], str, list[str]]] = {
     "right joined": (right_joined, "append", []),
     "full joined": (full_joined, "append", []),
     "semi joined": (semi_joined, "append", []),
+    "joined by windows": (joined_by_windows, "append", []),
     "joined totals": (joined_totals, "append", []),
     "full totals": (full_totals, "append", []),
     "united totals": (united_totals, "append", []),
@@ -587,6 +604,14 @@ def test_a_time_of_its_own_behind_an_operator_is_known_by_its_rows_alone(spark: 
         assert [step.delay for step in first.after] == [delay]
 
 
+@pytest.mark.parametrize("how", ["inner", "right", "full"])
+def test_columns_of_a_join_are_in_sparks_order(spark: SparkSession, topics: Topics, how: str) -> None:
+    left, right = sides(stream(spark, topics, "unread"))
+    rows = left.join(right, F.expr(IN_TIME), how)
+    last = program_of(Plan.of(rows), "append", headers=False).declared.frames.last
+    assert last.make(spark.createDataFrame([], last.results)).columns == rows.columns
+
+
 def started(frame: DataFrame, group: str, mode: str) -> Any:
     return write_stream(frame).queryName(group).outputMode(mode).trigger(availableNow=True)
 
@@ -667,7 +692,7 @@ def test_files_get_results_once_and_functions_and_other_formats_too(
 
 
 def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
-    """Start, look, stop, change, start again: what was counted before is there, and a change of keys is refused."""
+    """Start, look, stop, change, change back, rename: what was counted before is there; a change of keys is refused."""
     topic = topics.create(2, name="clicks")
     name = group.replace("-", "_")
 
@@ -677,11 +702,12 @@ def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str
             producer.produce(topic, value)
         assert producer.flush(60) == 0
 
-    def begun(*aggregates: Any, key: str = "page") -> StreamQuery:
+    def begun(*aggregates: Any, key: str = "page", **options: str) -> StreamQuery:
         records = stream(spark, topics, topic, **{"roster.state.dir": str(tmp_path)})
         pages = records.select(F.col("value").cast("string").alias(key), "timestamp")
         rows = pages.groupBy(key).agg(*aggregates)
-        return write_stream(rows).queryName(name).outputMode("update").format("memory").start()
+        writer = write_stream(rows).queryName(name).outputMode("update").format("memory")
+        return writer.options(**options).start()
 
     def looked(expected: dict[str, int]) -> bool:
         rows = spark.table(name).collect() if spark.catalog.tableExists(name) else []
@@ -698,6 +724,16 @@ def test_a_session_in_a_notebook(spark: SparkSession, topics: Topics, group: str
     again = begun(F.count("*").alias("clicks"), F.max("timestamp").alias("latest"))
     until(lambda: looked({"a": 3}), 120, "the count goes on")
     again.stop()
+    back = begun(F.count("*").alias("clicks"))
+    with pytest.raises(PipelineError, match=r"a newer release has changed its state: latest .*with migrate={}"):
+        back.awaitTermination()
+    spark.catalog.dropTempView(name)
+    clicks(["b"])
+    renamed = begun(
+        F.count("*").alias("clicks"), F.max("page"), **{"roster.migrate": '{"aggregates": {"clicks": "clicks"}}'}
+    )
+    until(lambda: looked({"b": 2}), 120, "the count goes on without the latest time")
+    renamed.stop()
     other = begun(F.count("*").alias("clicks"), key="address")
     with pytest.raises(PipelineError, match=r"written with keys .page string., and this pipeline has keys .address"):
         other.awaitTermination()
@@ -854,6 +890,11 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         lambda df: timed(df).groupBy(F.session_window("at", "1 minute"), "shop").count(),
         "update",
         "sessions that are not final|[Ss]ession window",
+    ),
+    "sessions whose gap rows decide": (
+        lambda df: timed(df).groupBy(F.session_window("at", F.expr("if(amount > 2, '1 minute', '5 minutes')"))).count(),
+        "append",
+        r"^write_stream: groupBy\(session_window\): a session's gap that rows decide\. Use one of fixed length$",
     ),
     "a struct": (
         lambda df: parsed(df).groupBy(F.struct(F.col("at").alias("start"), F.col("at").alias("end"))).count(),

@@ -18,6 +18,7 @@ from roster.spark.dataframes.operators import (
     watermark_of,
 )
 from roster.spark.dataframes.plan import FIELD, Java, Node, conjuncts, text_of
+from roster.spark.dataframes.windows import bounds_of, is_window, longest
 from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin
 
 _TIME = "time of the row"
@@ -40,7 +41,7 @@ _HOW = {"Inner": "inner", "LeftOuter": "left", "RightOuter": "left", "FullOuter"
 class _Condition:
     """What a join goes by: pairs of keys, and the bounds of the second side's time less the first one's.
 
-    times: of each side, an attribute.
+    times: of each side, an attribute, a window for its end. early: how much earlier a row may be than that end.
     """
 
     keys: list[tuple[Java, Java]]
@@ -48,16 +49,21 @@ class _Condition:
     low: int
     high: int
     rest: list[Java]
+    early: timedelta
 
 
 def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
     """Return what a join of these sides goes by. Raises PipelineError for one without keys or bounds of time."""
     keys, rest = list[tuple[Java, Java]](), list[Java]()
-    lows, highs = list[int](), list[int]()
+    lows, highs, early = list[int](), list[int](), timedelta()
     times: tuple[Java, Java] | None = None
+    windows: tuple[Java, Java] | None = None
     for part in parts_of(node, jvm):
         if (pair := in_order(part, sides)) is None:
             rest.append(part)
+        elif class_of(part) == "EqualTo" and all(map(is_window, pair)):
+            windows = pair
+            keys += zip(*(bounds_of(window, jvm) for window in pair), strict=True)
         elif class_of(part) == "EqualTo" and not _is_time_of(pair, sides):
             keys.append(pair)
         elif (bounds := _bound(part, pair, jvm)) is not None and times in (None, bounds[0]):
@@ -66,11 +72,14 @@ def _condition(node: Node, sides: Sequence[Node], jvm: Java) -> _Condition:
             highs += [] if high is None else [high]
         else:
             rest.append(part)
+    if windows is not None and times is None:
+        times, lows, highs = windows, [0], [0]
+        early = max(longest(window, side) for window, side in zip(windows, sides, strict=True))
     if not keys or times is None or not lows or not highs:
         lacking = "no columns that are equal" if not keys else "not both bounds of the time between their rows"
         fix = "For example a.key = b.key and b.time >= a.time and b.time <= a.time + interval 1 hour"
         raise PipelineError(f"a join of two streams has {lacking}", field=FIELD, fix=fix)
-    return _Condition(keys, times, max(lows), min(highs), rest)
+    return _Condition(keys, times, max(lows), min(highs), rest, early)
 
 
 def parts_of(node: Node, jvm: Java) -> Iterator[Java]:
@@ -178,19 +187,19 @@ def join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) ->
         raise PipelineError(
             f"a join of two streams that is {name} with the condition {conditions}", field=FIELD, fix=fix
         )
-    rows, names = _rows(condition, sides, used_above(root, above, condition.rest))
-    delay = max(delay for _, delay in filter(None, watermarks))
+    rows, names = _rows(condition, sides, used_above(root, above, condition.rest), jvm)
+    delay = max(delay for _, delay in filter(None, watermarks)) + condition.early
     low, high = timedelta(microseconds=condition.low), timedelta(microseconds=condition.high)
     if low > high:
         raise PipelineError("the bounds of time of a join of two streams exclude each other", field=FIELD)
     within = max(abs(low), abs(high), timedelta(milliseconds=1))
     keys = tuple(rows[0].columns)[: len(condition.keys)]
     operator = StreamJoin(keys, (_TIME, _TIME), tuple(names[1]), within, delay, _HOW[kind], (low, high))
-    attributes = {column.exprId().id(): column for column in members(node.java.output())}
+    name_of = {number: name for names_of_side in names for name, number in names_of_side.items()}
+    made = [column for column in members(node.java.output()) if column.exprId().id() in name_of]
 
     def outputs(by_name: dict[str, Java]) -> list[tuple[Java, str, Java]]:
-        own = {**names[0], **names[1]}
-        return [(by_name[name], attributes[number].name(), attributes[number].exprId()) for name, number in own.items()]
+        return [(by_name[name_of[own.exprId().id()]], own.name(), own.exprId()) for own in made]
 
     columns = _with_other_side(rows, names, jvm)
     text = f"{name} join by {', '.join(keys)}, the other row's time from {low} to {high} later, final {delay} later"
@@ -213,7 +222,7 @@ def _has(times: Sequence[Java], time: Java) -> bool:
 
 
 def _rows(
-    condition: _Condition, sides: Sequence[Node], needed: set[int]
+    condition: _Condition, sides: Sequence[Node], needed: set[int], jvm: Java
 ) -> tuple[tuple[Rows, Rows], tuple[dict[str, int], dict[str, int]]]:
     """Return the columns of each side: keys and time, which both have, then its own; and the ids of these by name."""
     first, second = Rows(), Rows()
@@ -221,7 +230,7 @@ def _rows(
         second.columns[first.add_key(f"key {text_of(pair[0])}", pair[0])] = pair[1]
     names: tuple[dict[str, int], dict[str, int]] = {}, {}
     for rows, time in zip((first, second), condition.times, strict=True):
-        rows.columns[_TIME] = time
+        rows.columns[_TIME] = bounds_of(time, jvm)[1] if is_window(time) else time
     for rows, side, ids in zip((first, second), sides, names, strict=True):
         for column in members(side.java.output()):
             if (number := column.exprId().id()) in needed:

@@ -39,7 +39,7 @@ from roster.spark.dataframes.plan import (
     text_of,
     without_counterpart,
 )
-from roster.spark.dataframes.windows import SESSION, is_window, longest, made_at, time_in, time_of, window_of
+from roster.spark.dataframes.windows import SESSION, bounds_of, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import (
@@ -59,6 +59,10 @@ from roster.state.windows import END, START, SessionWindow, Window, WindowedAggr
 
 T = TypeVar("T")
 _OF_STRUCTS = {Kind.MIN: Kind.MIN_BY, Kind.MAX: Kind.MAX_BY}
+_OF_BOOLEANS = {
+    **dict.fromkeys(("bool_and", "every"), Kind.MIN),
+    **dict.fromkeys(("bool_or", "some", "any"), Kind.MAX),
+}
 _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
 _OWN = (START, END, "session")
@@ -358,6 +362,8 @@ def checked(make: Callable[[], T]) -> T:
     """Return what a function makes, with a PipelineError for an error of Roster's."""
     try:
         return make()
+    except PipelineError:
+        raise
     except RosterError as error:
         raise PipelineError(str(error), field=FIELD) from None
 
@@ -419,11 +425,8 @@ class Grouping:
 
     def _bounds_as_keys(self, window: Java) -> tuple[str, str]:
         """Return the keys that tell windows apart."""
-        field_of: Java = self._jvm.org.apache.spark.sql.catalyst.expressions.GetStructField
-        start, end = (
-            self.rows.add_key(f"{window.name()} {part}", field_of(window, number, _none(self._jvm)))
-            for number, part in enumerate(("start", "end"))
-        )
+        bounds = zip(("start", "end"), bounds_of(window, self._jvm), strict=True)
+        start, end = (self.rows.add_key(f"{window.name()} {part}", bound) for part, bound in bounds)
         self.keys += [start, end]
         self.values.append((window, _struct(start, end, self._jvm)))
         return start, end
@@ -520,12 +523,12 @@ def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
     name = str(function.prettyName())
     condition = call.filter().get() if call.filter().isDefined() else None
     arguments = members(function.children())
-    kind, further = {**FUNCTIONS, **BY_ANOTHER, **PERCENTILES}.get(name), tuple[object, ...]()
+    kind, further = {**FUNCTIONS, **BY_ANOTHER, **PERCENTILES, **_OF_BOOLEANS}.get(name), tuple[object, ...]()
     if name == "count_if":
         kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
     if kind is None:
         problem = f"{text} needs a state that Roster has not"
-        raise PipelineError(problem, field=FIELD, fix="Use another function, or transform_with_state of Pipeline")
+        raise PipelineError(problem, field=FIELD, fix="Use another function, or transformWithState()")
     if kind in IGNORING_NULLS:
         if function.ignoreNulls():
             kind = IGNORING_NULLS[kind]
@@ -735,10 +738,6 @@ def _name_of(expression: Java, outputs: Sequence[Java], jvm: Java) -> str:
         if class_of(output) == "Alias" and output.child().semanticEquals(expression):
             return str(output.name())
     return text_of(expression)
-
-
-def _none(jvm: Java) -> Java:
-    return jvm.scala.Option.apply(None)
 
 
 def _quoted(name: str) -> str:

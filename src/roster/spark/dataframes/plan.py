@@ -147,7 +147,7 @@ class Plan:
                 check_session(df.sparkSession)
             problem = f"{type(df).__name__} is not a DataFrame of a classic session"
             raise PipelineError(problem, field=FIELD, fix="Pass a DataFrame")
-        return cls(df, Node.of(analyzed(df)))
+        return cls(df, Node.of(_without_names_of_queries(analyzed(df), cast("Any", df.sparkSession)._jvm)))
 
     @property
     def jvm(self) -> Java:
@@ -173,6 +173,16 @@ class Plan:
             fix = "Make it of read_stream(spark)"
             raise PipelineError("the frame is not one of a stream", field=FIELD, fix=fix)
         return [node.options for node in leaves]
+
+
+def _without_names_of_queries(plan: Java, jvm: Java) -> Java:
+    """Return a plan with the queries that WITH names in the places where they are used, as Spark runs most of them."""
+    if "WithCTE" not in plan.toString():
+        return plan
+    kind = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
+    count = jvm.java.lang.Class.forName(kind).getConstructors()[0].getParameterCount()  # another one in each release
+    inlined_always = [True, *[False] * (count - 1)]
+    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*inlined_always).apply(plan)
 
 
 def without_counterpart(plan: Plan, with_state: Collection[str]) -> list[PipelineError]:

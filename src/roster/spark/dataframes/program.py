@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +31,11 @@ from roster.spark.dataframes.plan import (
     on_batch,
     plan_over,
 )
+from roster.spark.dataframes.source_options import MIGRATE
 from roster.spark.dataframes.user_code import USER_CODE
 from roster.spark.declarations import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.framed_batches import Branch, Framed, Frames, Stage
-from roster.spark.stateful_operators import Repartition, check_extra
+from roster.spark.stateful_operators import Repartition, check_extra, check_migrate
 from roster.spark.steps import BySpark, Step
 from roster.state.stream_join import StreamJoin
 from roster.stateful.tasks.subtopology import source_name
@@ -61,14 +64,16 @@ def program_of(
     takes_results: bool = False,
     by_spark: bool = False,
     topics: Topics = lambda _: None,
+    migrate: Mapping[str, Any] = MappingProxyType({}),
 ) -> Program:
     """Return the program of a frame. Raises PipelineError for nodes without a counterpart.
 
     keyed_by: the columns that the records' key is made of, () if it is not known. takes_results: whether the sink takes
     results as the tasks make them. by_spark: leaves to Spark even what Roster is proved to compute. topics: of each
-    leaf; with state never None.
+    leaf; with state never None. migrate: of each state what its results were before.
     """
     kept, tables = operators_of(frame, mode, WITH_STATE)
+    _check_migrations(migrate, kept)
     if not kept:
         return _stateless(frame, topics, headers=headers, by_spark=by_spark)
     check_extra(FIELD)
@@ -97,7 +102,8 @@ def program_of(
                 tuple(source if isinstance(source, str) else numbers[source] for source in side)
                 for side in rows.sides[place]
             )
-            stateful = replace(operator.stateful(), sides=sides if isinstance(operator.operator, StreamJoin) else ())
+            sides = sides if isinstance(operator.operator, StreamJoin) else ()
+            stateful = replace(operator.stateful(), sides=sides, migrate=migrate.get(operator.name))
             subtopologies[-1].operators.append(DeclaredOperator(stateful, after))
             steps.append(f"Roster: {operator.text}; state {operator.name}")
         if behind is not None:
@@ -124,6 +130,16 @@ def program_of(
     last = Stage(results.columns, _in_turn(typed, applying(over, frame.df.sparkSession)))
     frames = Frames(rows.branches, between, last)
     return Program(Declared(subtopologies, frames=frames, has_own_results=True), steps, tables)
+
+
+def _check_migrations(migrate: Mapping[str, Any], kept: Sequence[Kept]) -> None:
+    """Raise PipelineError for states that are not there, and for results that they do not have."""
+    results = {operator.name: getattr(operator.operator, "aggregates", None) for operator in kept}
+    for name, said in migrate.items():
+        if (aggregates := results.get(name)) is None:
+            known = ", ".join(name for name, aggregates in results.items() if aggregates) or "none"
+            raise PipelineError(f"no aggregate keeps a state {name!r}", field=MIGRATE, fix=f"There are {known}")
+        check_migrate(said, aggregates)
 
 
 def _has_new_time(operator: Kept, behind: Kept) -> bool:
@@ -210,8 +226,9 @@ class _Rows:
                         frames.append(stage.make(_template(spark, results)))
             for rows_of_way in frames:
                 _check_stays(rows_of_way)
-            rows.columns.append(frames[0].schema)
-            rows.results.append(Results.of(operator, operator.results(frames[0].schema), spark))
+            columns = _nullable(frames[0])
+            rows.columns.append(columns)
+            rows.results.append(Results.of(operator, operator.results(columns), spark))
             stops[operator.node], _ = operator.behind(rows.results[-1])
         rows.first = BySpark(rows.columns[rows.into[0]])
         return rows
@@ -236,13 +253,18 @@ def _computed_rows(kept: Sequence[Kept], records: StructType) -> Computes:
     return rows_of(operator.below, operator.rows.columns, records)
 
 
+def _nullable(rows: Any) -> StructType:
+    """Return the columns of a frame, each of which may be null: rows of another side or branch lack some."""
+    return StructType.fromJson(json.loads(rows._jdf.schema().asNullable().json()))
+
+
 def _check_stays(rows: DataFrame) -> None:
     """Raise PipelineError if Spark would take rows out of the tasks that read them."""
     if moved := moves_rows(rows):
         raise PipelineError(
             f"in front of the state Spark would take rows out of their tasks ({', '.join(moved)})",
             field=FIELD,
-            fix="Leave out joins but those with a table by equal columns",
+            fix="Leave out joins but those with a table by equal columns, which IN (SELECT ...) can be written as",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ _SECURE = ("security.", "sasl.", "ssl.")
 _KAFKA, _OWN, _OF_STATE = "kafka.", "roster.", "roster.state."
 KEYED_BY = "roster.keyed_by"
 """Option of a source: the columns that the records' key is made of, so that their rows need not move."""
+MIGRATE = "roster.migrate"
+"""Option of a query: as JSON what results of a state were before, as in `{"hours": {"revenue": "total"}}`."""
 _SET_BY_CODE = ("spark", "bootstrap", "group", "topics", "state", "consumer", "security", "on_progress")
 _WITHOUT_EFFECT = {
     "groupidprefix": "the group is kafka.group.id, or the query's name",
@@ -114,7 +117,6 @@ def source_of(options: Mapping[str, str]) -> Source:
         if not keywords.get(keyword):
             raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
     keyed_by = tuple(name.strip() for name in options.get(KEYED_BY, "").split(",") if name.strip())
-    options = {name: value for name, value in options.items() if name != KEYED_BY}
     bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
     return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options), keyed_by)
 
@@ -136,10 +138,22 @@ def own_options(options: Mapping[str, str]) -> dict[str, Any]:
     for name, value in options.items():
         if name.startswith(_OF_STATE):
             state[name.removeprefix(_OF_STATE)] = _typed(name, value, State, name.removeprefix(_OF_STATE))
-        elif name.startswith(_OWN):
+        elif name.startswith(_OWN) and name not in (KEYED_BY, MIGRATE):
             own = name.removeprefix(_OWN)
             keywords[own] = _typed(name, value, PipelineOptions, own)
     return keywords | ({"state": State(**state)} if state else {})
+
+
+def migrations(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `roster.migrate` says of each state. Raises PipelineError for text that is not a JSON object."""
+    try:
+        said = json.loads(options.get(MIGRATE, "{}"))
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        fix = """For example '{"hours": {"revenue": "total"}}'"""
+        raise PipelineError(f"{options[MIGRATE]!r} is not a JSON object", field=MIGRATE, fix=fix)
+    return said
 
 
 def is_own(name: str) -> bool:

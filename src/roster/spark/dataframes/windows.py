@@ -26,6 +26,12 @@ def is_window(expression: Java) -> bool:
     return SESSION in marks or "spark.timeWindow" in marks
 
 
+def bounds_of(window: Java, jvm: Java) -> tuple[Java, Java]:
+    """Return the start and the end of a window."""
+    field_of, no_name = jvm.org.apache.spark.sql.catalyst.expressions.GetStructField, jvm.scala.Option.apply(None)
+    return field_of(window, 0, no_name), field_of(window, 1, no_name)
+
+
 @dataclass(frozen=True)
 class Made:
     """The struct that Spark makes a window of, and the node that makes it."""

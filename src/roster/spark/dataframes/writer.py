@@ -35,7 +35,15 @@ from roster.spark.dataframes.sinks import (
     is_at_least_once,
     takes_results,
 )
-from roster.spark.dataframes.source_options import Source, WithOptions, is_own, of_client, own_options, source_of
+from roster.spark.dataframes.source_options import (
+    Source,
+    WithOptions,
+    is_own,
+    migrations,
+    of_client,
+    own_options,
+    source_of,
+)
 from roster.spark.pipeline import Pipeline
 
 log = logging.getLogger("roster.pipeline")
@@ -239,6 +247,7 @@ class StreamWriter(WithOptions):
             keyed_by=source.keyed_by,
             takes_results=takes_results(sink, df.columns),
             topics=(lambda leaf: topics(leaf) or source.topics) if has_state else topics,
+            migrate=migrations(self._options),
         )
         for step in program.tables:
             log.info("%s: %s", group, step)
