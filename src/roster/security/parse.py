@@ -157,8 +157,7 @@ def parse_security(given: Security | Mapping[str, object] | None) -> Security:
     if not isinstance(given, Mapping):
         raise SettingError("security", f"is a {type(given).__name__}", 'pass {"security.protocol": "SASL_SSL", …}')
     values = _Values(given)
-    protocol = values.choice("security.protocol", PROTOCOLS) or _default_protocol(values)
-    _refuse_strangers(values, protocol)
+    protocol = _protocol(values)
     security = Security(protocol=protocol)
     if security.uses_sasl:
         security = _with_sasl(values, protocol)
@@ -205,6 +204,10 @@ class _Values:
             raise SettingError(key, f"{text[:60]!r} is neither true nor false", "write true or false")
         return text in _TRUE
 
+    def first(self, *keys: str) -> str:
+        """Return the first key of these that is given, "" if there is none."""
+        return next((key for key in keys if key in self.given), "")
+
     def one_of(self, *keys: str) -> str:
         """Return the one key of these that is given, "" if there is none; two are a contradiction."""
         given_keys = [key for key in keys if self.given.get(key)]
@@ -229,38 +232,25 @@ def check_name(key: object, known: Collection[str], what: str, otherwise: str) -
     raise SettingError(key, f"is not {what} that Roster knows", f"did you mean {near[0]}?" if near else otherwise)
 
 
-def _default_protocol(values: _Values) -> str:
-    """Return PLAINTEXT, unless a setting needs another protocol: then the connection would not be what is meant."""
+def _protocol(values: _Values) -> str:
+    """Return the protocol. A setting without effect under it is refused: the connection would look safer than it is."""
+    protocol = values.choice("security.protocol", PROTOCOLS)
+    has_sasl = any(key.startswith("sasl.") for key in values.given)
     for key in values.given:
-        wanted = _protocol_for(key, values)
-        if wanted:
-            raise SettingError(
-                "security.protocol", f"is missing, and {key} is given", f"set security.protocol={wanted}"
-            )
-    return "PLAINTEXT"
-
-
-def _protocol_for(key: str, values: _Values) -> str:
-    if key.startswith("sasl."):
-        return "SASL_SSL (or SASL_PLAINTEXT)"
-    if "ssl." in key:
-        return "SASL_SSL" if any(other.startswith("sasl.") for other in values.given) else "SSL"
-    return ""
-
-
-def _refuse_strangers(values: _Values, protocol: str) -> None:
-    """Refuse settings without an effect under this protocol: the connection would be less safe than it looks."""
-    for key in values.given:
-        if key.startswith("sasl.") and not protocol.startswith("SASL"):
+        is_sasl, is_tls = key.startswith("sasl."), "ssl." in key
+        if not protocol and (is_sasl or is_tls):
+            wanted = "SASL_SSL (or SASL_PLAINTEXT)" if is_sasl else "SASL_SSL" if has_sasl else "SSL"
+            problem = f"is missing, and {key} is given"
+            raise SettingError("security.protocol", problem, f"set security.protocol={wanted}")
+        if is_sasl and not protocol.startswith("SASL"):
             better = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT or SASL_SSL"
-            raise SettingError(
-                key, f"has no effect with security.protocol={protocol}", f"set it to {better}, or leave {key} out"
-            )
-        if "ssl." in key and not protocol.endswith("SSL"):
+        elif is_tls and not protocol.endswith("SSL"):
             better = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
-            raise SettingError(
-                key, f"has no effect with security.protocol={protocol}", f"set it to {better}, or leave {key} out"
-            )
+        else:
+            continue
+        fix = f"set it to {better}, or leave {key} out"
+        raise SettingError(key, f"has no effect with security.protocol={protocol}", fix)
+    return protocol or "PLAINTEXT"
 
 
 # SASL.
@@ -283,36 +273,28 @@ def _with_sasl(values: _Values, protocol: str) -> Security:
 
 
 def _credentials(values: _Values, mechanism: str) -> tuple[str, str]:
-    for key in ("sasl.oauthbearer.token.function", "sasl.oauthbearer.extensions"):
-        if key in values.given:
-            raise SettingError(key, f"has no effect with sasl.mechanism={mechanism}", "set sasl.mechanism=OAUTHBEARER")
-    jaas = values.text("sasl.jaas.config")
-    if jaas:
-        for key in ("sasl.username", "sasl.password"):
-            if key in values.given:
-                raise SettingError(key, "contradicts sasl.jaas.config", "give one of them")
-        username, password = read_jaas(jaas, mechanism)
+    if key := values.first("sasl.oauthbearer.token.function", "sasl.oauthbearer.extensions"):
+        raise SettingError(key, f"has no effect with sasl.mechanism={mechanism}", "set sasl.mechanism=OAUTHBEARER")
+    names = ("sasl.username", "sasl.password")
+    if not (jaas := values.text("sasl.jaas.config")):
+        credentials = [values.text(name) for name in names]
+    elif key := values.first(*names):
+        raise SettingError(key, "contradicts sasl.jaas.config", "give one of them")
     else:
-        username, password = values.text("sasl.username"), values.text("sasl.password")
-    if not username:
-        raise SettingError(
-            "sasl.username", f"is missing with sasl.mechanism={mechanism}", "set it, or sasl.jaas.config"
-        )
-    if not password:
-        raise SettingError(
-            "sasl.password", f"is missing with sasl.mechanism={mechanism}", "set it, or sasl.jaas.config"
-        )
-    for key, value in (("sasl.username", username), ("sasl.password", password)):
+        credentials = [*read_jaas(jaas, mechanism)]
+    for name, value in zip(names, credentials, strict=True):
+        if not value:
+            raise SettingError(name, f"is missing with sasl.mechanism={mechanism}", "set it, or sasl.jaas.config")
+    for name, value in zip(names, credentials, strict=True):
         if "\0" in value:
-            raise SettingError(key, "has a zero byte, which SASL cannot carry", "correct it")
-    return username, password
+            raise SettingError(name, "has a zero byte, which SASL cannot carry", "correct it")
+    return credentials[0], credentials[1]
 
 
 def _bearer(values: _Values) -> tuple[TokenFunction, tuple[tuple[str, str], ...]]:
-    for key in ("sasl.username", "sasl.password", "sasl.jaas.config"):
-        if key in values.given:
-            fix = f"leave it out, or set sasl.mechanism={SCRAM_MECHANISMS[-1]} or PLAIN"
-            raise SettingError(key, "has no effect with sasl.mechanism=OAUTHBEARER", fix)
+    if key := values.first("sasl.username", "sasl.password", "sasl.jaas.config"):
+        fix = f"leave it out, or set sasl.mechanism={SCRAM_MECHANISMS[-1]} or PLAIN"
+        raise SettingError(key, "has no effect with sasl.mechanism=OAUTHBEARER", fix)
     key = "sasl.oauthbearer.token.function"
     source = values.given.get(key)
     if isinstance(source, TokenFunction):

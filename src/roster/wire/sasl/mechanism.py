@@ -71,7 +71,8 @@ class Bearer:
 
     token: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
-    _refusal: str = field(default="", init=False)
+    refusal: str = field(default="", init=False)
+    """The server's message about the token, "" if none."""
 
     def first(self) -> bytes:
         """Return the GS2 header, the token as an Authorization header, and the extensions."""
@@ -90,20 +91,15 @@ class Bearer:
         """Handle the server's message: empty if it accepts, else JSON, which is answered with 0x01."""
         if not challenge:
             return None
-        if self._refusal:
-            raise SaslError(self._refusal)
-        self._refusal = _reason(challenge)
+        if self.refusal:
+            raise SaslError(self.refusal)
+        self.refusal = _reason(challenge)
         return _SEPARATOR.encode()
 
     def finish(self) -> None:
         """Raise SaslError if the server has refused the token."""
-        if self._refusal:
-            raise SaslError(self._refusal)
-
-    @property
-    def refusal(self) -> str:
-        """The server's message about the token, "" if none."""
-        return self._refusal
+        if self.refusal:
+            raise SaslError(self.refusal)
 
 
 def _reason(challenge: bytes) -> str:
