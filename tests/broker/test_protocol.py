@@ -113,7 +113,7 @@ def test_every_request_offered_has_a_handler() -> None:
 
 def test_a_version_that_is_not_offered_closes_the_connection(client: RawClient) -> None:
     beyond = SERVED[ApiKey.INIT_PRODUCER_ID].high + 1
-    client.send(InitProducerIdRequest(), beyond)
+    client.socket.sendall(bytes.fromhex(f"0000000e 0016 {beyond:04x} 0000002a 0003 726177 00"))
     assert client.is_closed()
 
 

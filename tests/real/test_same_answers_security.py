@@ -163,7 +163,7 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.AlterConfigsRequest(resources=replaced, validate_only=True), 2)
     producer: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0}
     added = m.AddPartitionsToTxnRequest(v3_and_below_transactional_id=transaction)
-    added.v3_and_below_topics = [m.AddPartitionsToTxnRequest.Transaction.Topic(name=n, partitions=[0]) for n in NAMES]
+    added.v3_and_below_topics = [m.AddPartitionsToTxnRequest.Topic(name=n, partitions=[0]) for n in NAMES]
     added.v3_and_below_producer_id = 1
     add(added, 3)
     add(m.AddOffsetsToTxnRequest(transactional_id=transaction, group_id=group, **producer), 3)

@@ -246,7 +246,7 @@ class Producer(ScriptedClient):
         }
 
     def _partitions(self, partitions: list[int]) -> Message:
-        topic = AddPartitionsToTxnRequest.Transaction.Topic(name=OUTPUT_TOPIC, partitions=partitions)
+        topic = AddPartitionsToTxnRequest.Topic(name=OUTPUT_TOPIC, partitions=partitions)
         return AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,

@@ -88,8 +88,6 @@ def assert_same(ours, theirs, field, version, name):
         assert base64.urlsafe_b64encode(ours).decode().rstrip("=") == theirs, name
     elif field.kind == "bytes":
         assert base64.b64encode(ours).decode() == theirs, name
-    elif field.kind == "float64":  # JSON has no infinity: Java writes its name
-        assert ours == float(theirs), name
     elif field.kind != "records":  # Java leaves their contents out
         assert ours == theirs, name
 

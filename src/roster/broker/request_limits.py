@@ -16,17 +16,9 @@ from roster.wire import API_VERSIONS, ApiKey, Message, Struct, Versions
 from roster.wire.codec.table import struct_of
 from roster.wire.frames import RequestHeader, UnsupportedVersion, decode_request, produce_partitions
 
-_HIGHEST = {ApiKey.INIT_PRODUCER_ID: 5, ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.LIST_TRANSACTIONS: 1}
-"""Versions above are for what the broker has not got: two-phase commit (KIP-939), requests between brokers, and
-regular expressions of clients, which can take for ever to match.
-"""
-
 SERVED: Mapping[ApiKey, Versions] = MappingProxyType(
-    {
-        key: Versions(versions.low, _HIGHEST.get(key, versions.high))
-        for key, versions in API_VERSIONS.items()
-        if key != ApiKey.CONSUMER_GROUP_DESCRIBE  # of groups that this broker has not got; clients ask on
-    }
+    # Groups of the other kind this broker has not got; clients ask for classic ones.
+    {key: versions for key, versions in API_VERSIONS.items() if key != ApiKey.CONSUMER_GROUP_DESCRIBE}
 )
 """The versions of each request that the broker serves."""
 

@@ -108,11 +108,10 @@ class Phase(Enum):
     """The offsets are in the transaction, and its commit may have been sent."""
 
 
-VERSION_1_LIMITS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
+VERSION_1_LIMITS = {ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
 """Highest request versions of transactions of version 1: later ones mean version 2."""
-_CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers
-_MOST_INIT_PRODUCER_ID = 5  # later versions are of two-phase commit (KIP-939)
-_MOST_TXN_OFFSET_COMMIT = 5  # later versions name topics by their ids
+VERSION_2_LIMITS = {ApiKey.TXN_OFFSET_COMMIT: 5}
+"""Likewise of version 2: later ones name topics by their ids."""
 
 
 class ProducerState:
@@ -127,13 +126,7 @@ class ProducerState:
 
     def highest(self, api: ApiKey) -> int | None:
         """Return the highest version in which a request may be sent; None: any."""
-        if api is ApiKey.INIT_PRODUCER_ID:
-            return _MOST_INIT_PRODUCER_ID
-        if api is ApiKey.ADD_PARTITIONS_TO_TXN:
-            return _CLIENT_ADD_PARTITIONS
-        if self.is_version_2:
-            return _MOST_TXN_OFFSET_COMMIT if api is ApiKey.TXN_OFFSET_COMMIT else None
-        return VERSION_1_LIMITS.get(api)
+        return (VERSION_2_LIMITS if self.is_version_2 else VERSION_1_LIMITS).get(api)
 
     @property
     def needs_epoch(self) -> bool:
@@ -165,7 +158,7 @@ class ProducerState:
         """Build the request that must precede records for these partitions in phase OPEN; None: none is needed."""
         if self.is_version_2 or not partitions:
             return None
-        topics: dict[str, AddPartitionsToTxnRequest.Transaction.Topic] = {}
+        topics: dict[str, AddPartitionsToTxnRequest.Topic] = {}
         for topic, number in sorted(partitions):
             topics.setdefault(topic, AddPartitionsToTxnRequest.Topic(name=topic)).partitions.append(number)
         return AddPartitionsToTxnRequest(

@@ -14,16 +14,14 @@ _ITEMS_OF = {
     "groups": ("group_ids",),
     "results": ("topics", "resources", "groups_names", "creations", "upsertions", "deletions"),
     "filter_results": ("filters",),
-    "results_by_topic": ("topics",),
-    "results_by_transaction": ("transactions",),
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
 }
 """{array of a response: arrays of the request whose items it answers}, if the names differ."""
-_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")
+_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index")
 """Fields of an item that get the value itself if the request has a plain list of values."""
-_RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
+_RENAMED = {"partition_index": "partition", "user": "name"}
 _ERROR = "error_code"
 _ERRORS = (_ERROR, "partition_error_code")
 _PER_ITEM = frozenset({ApiKey.FETCH, ApiKey.METADATA})

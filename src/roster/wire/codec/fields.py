@@ -25,8 +25,6 @@ FIXED = {
     "int16": ("h", 2),
     "int32": ("i", 4),
     "int64": ("q", 8),
-    "uint16": ("H", 2),
-    "float64": ("d", 8),
     "uuid": ("16s", 16),
 }
 """Kinds of constant size: their `struct` format and size in bytes."""
@@ -40,10 +38,10 @@ class Versions:
     high: int
 
     @classmethod
-    def parse(cls, text: str) -> "Versions":
-        """Parse the protocol guide's notation: "3+", "0-5", "2" or "none"."""
-        if text == "none":
-            return NEVER
+    def parse(cls, text: str | None) -> "Versions":
+        """Parse the protocol guide's notation: "3+", "0-5" or "2"; None stands for no version."""
+        if text is None:
+            return cls(0, -1)
         if text.endswith("+"):
             return cls(int(text[:-1]), MAX_VERSION)
         low, _, high = text.partition("-")
@@ -59,9 +57,6 @@ class Versions:
         return f"{self.low}-{self.high}"
 
 
-NEVER = Versions(0, -1)
-
-
 @dataclass(frozen=True, slots=True)
 class Field:
     """One row of a table.
@@ -75,11 +70,11 @@ class Field:
     versions: Versions
     nullable: Versions
     default: object
-    ignorable: bool = False
-    tag: int = -1
-    tagged: Versions = NEVER
-    element: "Field | None" = None
-    struct: type | None = None
+    ignorable: bool
+    tag: int
+    tagged: Versions
+    element: "Field | None"
+    struct: type | None
 
     @property
     def item(self) -> "Field":
@@ -97,28 +92,25 @@ def _field(
     nullable: str | None = None,
     ignorable: bool = False,
     tag: int | None = None,
-    tagged: str | None = None,
     element: Field | None = None,
     struct: type | None = None,
 ) -> Any:
-    if tag is not None and tagged is None:
-        tagged = versions
     return Field(
         kind,
         Versions.parse(versions),
-        NEVER if nullable is None else Versions.parse(nullable),
+        Versions.parse(nullable),
         default,
         ignorable,
         -1 if tag is None else tag,
-        NEVER if tagged is None else Versions.parse(tagged),
+        Versions.parse(None if tag is None else versions),
         element,
         struct,
     )
 
 
-def boolean(versions: str = "0+", *, default: bool = False, ignorable: bool = False, tag: int | None = None) -> bool:
+def boolean(versions: str = "0+", *, default: bool = False, ignorable: bool = False) -> bool:
     """One byte, true unless zero."""
-    return cast("bool", _field("bool", versions, default, ignorable=ignorable, tag=tag))
+    return cast("bool", _field("bool", versions, default, ignorable=ignorable))
 
 
 class _IntegerKind:
@@ -133,12 +125,7 @@ class _IntegerKind:
         return cast("int", _field(self._kind, versions, default, ignorable=ignorable, tag=tag))
 
 
-int8, int16, uint16, int32, int64 = map(_IntegerKind, ("int8", "int16", "uint16", "int32", "int64"))
-
-
-def float64(versions: str = "0+", *, default: float = 0.0, ignorable: bool = False, tag: int | None = None) -> float:
-    """Eight bytes, IEEE 754."""
-    return cast("float", _field("float64", versions, default, ignorable=ignorable, tag=tag))
+int8, int16, int32, int64 = map(_IntegerKind, ("int8", "int16", "int32", "int64"))
 
 
 def uuid(versions: str = "0+", *, ignorable: bool = False, tag: int | None = None) -> bytes:
@@ -147,41 +134,28 @@ def uuid(versions: str = "0+", *, ignorable: bool = False, tag: int | None = Non
 
 
 @overload
-def string(
-    versions: str = ..., *, nullable: None = None, default: str = ..., ignorable: bool = ..., tag: int | None = ...
-) -> str: ...
+def string(versions: str = ..., *, nullable: None = None, default: str = ..., ignorable: bool = ...) -> str: ...
 @overload
+def string(versions: str = ..., *, nullable: str, default: str | None = ..., ignorable: bool = ...) -> str | None: ...
 def string(
-    versions: str = ..., *, nullable: str, default: str | None = ..., ignorable: bool = ..., tag: int | None = ...
-) -> str | None: ...
-def string(
-    versions: str = "0+",
-    *,
-    nullable: str | None = None,
-    default: str | None = "",
-    ignorable: bool = False,
-    tag: int | None = None,
+    versions: str = "0+", *, nullable: str | None = None, default: str | None = "", ignorable: bool = False
 ) -> str | None:
     """UTF-8 text of at most 32767 bytes."""
-    return cast("str", _field("string", versions, default, nullable=nullable, ignorable=ignorable, tag=tag))
+    return cast("str", _field("string", versions, default, nullable=nullable, ignorable=ignorable))
 
 
 @overload
-def bytes_(versions: str = ..., *, nullable: None = None, ignorable: bool = ...) -> bytes: ...
+def bytes_(*, nullable: None = None) -> bytes: ...
 @overload
-def bytes_(
-    versions: str = ..., *, nullable: str, default: bytes | None = ..., ignorable: bool = ...
-) -> bytes | None: ...
-def bytes_(
-    versions: str = "0+", *, nullable: str | None = None, default: bytes | None = b"", ignorable: bool = False
-) -> bytes | None:
+def bytes_(*, nullable: str, default: bytes | None = ...) -> bytes | None: ...
+def bytes_(*, nullable: str | None = None, default: bytes | None = b"") -> bytes | None:
     """Opaque bytes, copied out of the frame."""
-    return cast("bytes", _field("bytes", versions, default, nullable=nullable, ignorable=ignorable))
+    return cast("bytes", _field("bytes", "0+", default, nullable=nullable))
 
 
-def record_set(versions: str = "0+", *, nullable: str | None = None) -> bytes | memoryview | None:
+def record_set() -> bytes | memoryview | None:
     """Record batches, as a view into the frame; the default is None."""
-    return cast("bytes", _field("records", versions, None, nullable=nullable))
+    return cast("bytes", _field("records", "0+", None, nullable="0+"))
 
 
 @overload
@@ -190,13 +164,7 @@ def array(
 ) -> list[T]: ...
 @overload
 def array(
-    element: type[T],
-    versions: str = ...,
-    *,
-    nullable: str,
-    default: list[T] | None = ...,
-    ignorable: bool = ...,
-    tag: int | None = ...,
+    element: type[T], versions: str = ..., *, nullable: str, default: list[T] | None = ..., ignorable: bool = ...
 ) -> list[T] | None: ...
 @overload
 def array(
@@ -204,13 +172,7 @@ def array(
 ) -> list[T]: ...
 @overload
 def array(
-    element: T,
-    versions: str = ...,
-    *,
-    nullable: str,
-    default: list[T] | None = ...,
-    ignorable: bool = ...,
-    tag: int | None = ...,
+    element: T, versions: str = ..., *, nullable: str, default: list[T] | None = ..., ignorable: bool = ...
 ) -> list[T] | None: ...
 def array(
     element: object,
@@ -226,13 +188,6 @@ def array(
     return _field("array", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, element=row)
 
 
-@overload
-def struct(cls: type[T], versions: str = ..., *, ignorable: bool = ..., tag: int | None = ...) -> T: ...
-@overload
-def struct(cls: type[T], versions: str = ..., *, nullable: str, ignorable: bool = ...) -> T | None: ...
-def struct(
-    cls: type[T], versions: str = "0+", *, nullable: str | None = None, ignorable: bool = False, tag: int | None = None
-) -> T | None:
-    """A nested structure; the default is None if it is nullable, else a structure with the defaults of its fields."""
-    default = () if nullable is None else None
-    return cast("T", _field("struct", versions, default, nullable=nullable, ignorable=ignorable, tag=tag, struct=cls))
+def struct(cls: type[T], versions: str = "0+", *, tag: int | None = None) -> T:
+    """A nested structure; the default has the defaults of its fields."""
+    return cast("T", _field("struct", versions, (), tag=tag, struct=cls))

@@ -7,7 +7,7 @@ from struct import error as struct_error
 from struct import unpack_from
 
 from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
-from roster.wire.codec.runtime import bad_count, bad_length, bad_presence, bad_text, cut_short, ends_inside, skip_tags
+from roster.wire.codec.runtime import bad_count, bad_length, bad_text, cut_short, ends_inside, skip_tags
 from roster.wire.codec.source import Source
 from roster.wire.codec.table import Message, Struct, Table, struct_of
 from roster.wire.codec.varint import read_uvarint
@@ -24,8 +24,6 @@ def minimum_size(field: Field, version: int, flexible: bool) -> int:
     if field.kind in FIXED:
         return FIXED[field.kind][1]
     if field.kind == "struct":
-        if version in field.nullable:
-            return 1
         return structure_minimum(struct_of(field).__table__, version, flexible)
     if flexible:
         return 1
@@ -56,7 +54,6 @@ class _ReadCompiler:
             bad_length=bad_length,
             bad_count=bad_count,
             bad_text=bad_text,
-            bad_presence=bad_presence,
             skip_tags=skip_tags,
         )
         self.run: list[tuple[str, str, str]] = []
@@ -98,7 +95,7 @@ class _ReadCompiler:
         if field.kind in FIXED:
             self.run.append((FIXED[field.kind][0], variable, path))
         elif field.kind == "struct":
-            self.nested(field, variable, path, end)
+            self.structure(struct_of(field), variable, path + ".", end)
         elif field.kind == "array":
             self.array(field, variable, path, end)
         else:
@@ -155,22 +152,6 @@ class _ReadCompiler:
         if self.version in field.nullable:
             with self.out.block(f"elif {size} == -1:"):
                 self.out.line(f"{variable} = None")
-
-    def nested(self, field: Field, variable: str, path: str, end: str) -> None:
-        out = self.out
-        cls = struct_of(field)
-        if self.version not in field.nullable:
-            self.structure(cls, variable, path + ".", end)
-            return
-        presence = out.variable("presence")
-        self.run.append(("b", presence, path))
-        self.flush(end)
-        with out.block(f"if {presence} == 1:"):
-            self.structure(cls, variable, path + ".", end)
-        with out.block(f"elif {presence} == -1:"):
-            out.line(f"{variable} = None")
-        with out.block("else:"):
-            out.line(f"raise bad_presence({(self.prefix + path)!r}, {presence})")
 
     def length(self, field: Field, path: str, end: str) -> str:
         """Read a length or count; return the variable that holds it, -1 for null in either encoding."""

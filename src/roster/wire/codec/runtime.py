@@ -36,11 +36,6 @@ def bad_text(where: str, error: UnicodeDecodeError) -> WireError:
     return WireError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})")
 
 
-def bad_presence(where: str, presence: int) -> WireError:
-    """Return the error for a presence byte of a nullable structure that is neither 1 nor -1."""
-    return WireError(f"{where}: presence byte {presence} is neither 1 nor -1")
-
-
 def skip_tags(data: Buffer, pos: int, end: int, where: str) -> int:
     """Skip a section of unknown tagged fields; return the position after it."""
     count, pos = read_uvarint(data, pos, end, where)

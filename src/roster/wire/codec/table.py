@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, ClassVar, cast, dataclass_transform
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import MAX_VERSION, NEVER, Field, Versions
+from roster.wire.codec.fields import MAX_VERSION, Field, Versions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TableType(type):
         *,
         key: ApiKey | None = None,
         versions: str | None = None,
-        flexible: str = "none",
+        flexible: str | None = None,
     ) -> "TableType":
         """Build the class; `versions` defaults to every version (structures live in those of their message)."""
         if "__slots__" in namespace:  # dataclass() calls this again for the slotted class
@@ -48,7 +48,7 @@ class TableType(type):
             rows,
             key,
             Versions(0, MAX_VERSION) if versions is None else Versions.parse(versions),
-            NEVER if flexible == "none" else Versions.parse(flexible),
+            Versions.parse(flexible),
         )
         cls = super().__new__(mcls, name, bases, namespace)
         # `_Value` has the other methods: generating them for each class would double the import time of the messages.

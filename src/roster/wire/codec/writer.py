@@ -71,7 +71,7 @@ class _WriteCompiler:
 
     def differs(self, field: Field, value: str) -> str:
         """Return an expression that is true if `value` is not the field's default."""
-        if field.kind == "struct" and field.default == ():
+        if field.kind == "struct":
             return f"{value} != {self.out.constant('unset', struct_of(field)())}"
         return f"{value} != {self.out.default(field)}"
 
@@ -81,7 +81,7 @@ class _WriteCompiler:
         elif field.kind in FIXED:
             self.run.append((FIXED[field.kind][0], value))
         elif field.kind == "struct":
-            self.nested(field, value, path, add)
+            self.structure(struct_of(field), value, path + ".", add)
         elif field.kind == "array":
             self.array(field, value, path, add)
         else:
@@ -132,19 +132,6 @@ class _WriteCompiler:
             else:
                 self.value(element, item, path + "[]", add)
                 self.flush(add)
-
-    def nested(self, field: Field, value: str, path: str, add: str) -> None:
-        out = self.out
-        cls = struct_of(field)
-        if self.version not in field.nullable:
-            self.structure(cls, value, path + ".", add)
-            return
-        self.flush(add)
-        with out.block(f"if {value} is None:"):
-            out.line(f"{add}(b'\\xff')")
-        with out.block("else:"):
-            out.line(f"{add}(b'\\x01')")
-            self.structure(cls, value, path + ".", add)
 
     def length(self, field: Field, size: str, add: str) -> None:
         """Write a length or count (-1 is null) in the version's encoding."""

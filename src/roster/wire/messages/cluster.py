@@ -47,7 +47,6 @@ class ApiVersionsResponse(Message, key=ApiKey.API_VERSIONS, versions="0-5", flex
     supported_features: list[SupportedFeature] = array(SupportedFeature, "3+", ignorable=True, tag=0)
     finalized_features_epoch: int = int64("3+", default=-1, ignorable=True, tag=1)
     finalized_features: list[FinalizedFeature] = array(FinalizedFeature, "3+", ignorable=True, tag=2)
-    zk_migration_ready: bool = boolean("3+", ignorable=True, tag=3)
 
 
 class MetadataRequest(Message, key=ApiKey.METADATA, versions="0-13", flexible="9+"):
@@ -104,15 +103,14 @@ class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="
     error_code: int = int16("13+", ignorable=True)
 
 
-class DescribeClusterRequest(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+"):
+class DescribeClusterRequest(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-1", flexible="0+"):
     """Brokers and controller (KIP-700); endpoint type 1 is brokers, 2 controllers."""
 
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8("1+", default=1)
-    include_fenced_brokers: bool = boolean("2+")
 
 
-class DescribeClusterResponse(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+"):
+class DescribeClusterResponse(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-1", flexible="0+"):
     """The brokers of the cluster."""
 
     class Broker(Struct):
@@ -120,7 +118,6 @@ class DescribeClusterResponse(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-
         host: str = string()
         port: int = int32()
         rack: str | None = string(nullable="0+", default=None)
-        is_fenced: bool = boolean("2+")
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -1,7 +1,7 @@
 """Listing, describing and deleting groups."""
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import array, boolean, bytes_, int8, int16, int32, string, struct, uuid
+from roster.wire.codec.fields import array, boolean, bytes_, int16, int32, string, struct, uuid
 from roster.wire.codec.table import Message, Struct
 
 
@@ -64,14 +64,14 @@ class DescribeGroupsResponse(Message, key=ApiKey.DESCRIBE_GROUPS, versions="0-6"
     groups: list[Group] = array(Group)
 
 
-class ConsumerGroupDescribeRequest(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+"):
+class ConsumerGroupDescribeRequest(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0", flexible="0+"):
     """Describe groups of the consumer protocol (KIP-848)."""
 
     group_ids: list[str] = array(string())
     include_authorized_operations: bool = boolean()
 
 
-class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+"):
+class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0", flexible="0+"):
     """One description per group asked for."""
 
     class Group(Struct):
@@ -98,7 +98,6 @@ class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE,
             subscribed_topic_regex: str | None = string(nullable="0+", default=None)
             assignment: Assignment = struct(Assignment)
             target_assignment: Assignment = struct(Assignment)
-            member_type: int = int8("1+", default=-1, ignorable=True)
 
         error_code: int = int16()
         error_message: str | None = string(nullable="0+", default=None)

@@ -5,22 +5,6 @@ from roster.wire.codec.fields import array, int8, int16, int32, int64, record_se
 from roster.wire.codec.table import Message, Struct
 
 
-class CurrentLeader(Struct):
-    """The current leader, when the error is NOT_LEADER_OR_FOLLOWER (KIP-951)."""
-
-    leader_id: int = int32(default=-1)
-    leader_epoch: int = int32(default=-1)
-
-
-class LeaderNode(Struct):
-    """Address of a current leader (KIP-951)."""
-
-    node_id: int = int32()
-    host: str = string()
-    port: int = int32()
-    rack: str | None = string(nullable="0+", default=None)
-
-
 class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):
     """Append record batches. `acks`: 0 none (and no response), 1 leader, -1 all in sync."""
 
@@ -29,7 +13,7 @@ class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"
 
         class Partition(Struct):
             index: int = int32()
-            records: bytes | memoryview | None = record_set(nullable="0+")
+            records: bytes | memoryview | None = record_set()
 
         name: str = string("0-12", ignorable=True)
         topic_id: bytes = uuid("13+", ignorable=True)
@@ -65,7 +49,6 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
             log_start_offset: int = int64("5+", default=-1, ignorable=True)
             record_errors: list[RecordError] = array(RecordError, "8+", ignorable=True)
             error_message: str | None = string("8+", nullable="8+", default=None, ignorable=True)
-            current_leader: CurrentLeader = struct(CurrentLeader, "10+", tag=0)
 
         name: str = string("0-12", ignorable=True)
         topic_id: bytes = uuid("13+", ignorable=True)
@@ -75,19 +58,12 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
 
     responses: list[Topic] = array(Topic)
     throttle_time_ms: int = int32(ignorable=True)
-    node_endpoints: list[LeaderNode] = array(LeaderNode, "10+", tag=0)
 
 
 class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
     """Read batches from offsets on, waiting up to `max_wait_ms` for `min_bytes`. Session epoch -1: no fetch session
     (KIP-227).
     """
-
-    class ReplicaState(Struct):
-        """Id and epoch of a fetching replica (KIP-903); -1 is a consumer."""
-
-        replica_id: int = int32(default=-1)
-        replica_epoch: int = int64(default=-1)
 
     class Topic(Struct):
         """One topic, from v13 by id."""
@@ -99,8 +75,6 @@ class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
             last_fetched_epoch: int = int32("12+", default=-1)
             log_start_offset: int = int64("5+", default=-1, ignorable=True)
             partition_max_bytes: int = int32()
-            replica_directory_id: bytes = uuid("17+", ignorable=True, tag=0)
-            high_watermark: int = int64("18+", default=2**63 - 1, ignorable=True, tag=1)
 
         topic: str = string("0-12", ignorable=True)
         topic_id: bytes = uuid("13+", ignorable=True)
@@ -115,9 +89,7 @@ class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
 
     Partition = Topic.Partition
 
-    cluster_id: str | None = string("12+", nullable="12+", default=None, ignorable=True, tag=0)
     replica_id: int = int32("0-14", default=-1)
-    replica_state: ReplicaState = struct(ReplicaState, "15+", tag=1)
     max_wait_ms: int = int32()
     min_bytes: int = int32()
     max_bytes: int = int32(default=2**31 - 1, ignorable=True)
@@ -146,12 +118,6 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
                 epoch: int = int32(default=-1)
                 end_offset: int = int64(default=-1)
 
-            class SnapshotId(Struct):
-                """The snapshot to fetch instead (KIP-630)."""
-
-                end_offset: int = int64(default=-1)
-                epoch: int = int32(default=-1)
-
             class AbortedTransaction(Struct):
                 """Records of this producer from this offset on were aborted."""
 
@@ -164,27 +130,23 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
             last_stable_offset: int = int64(default=-1, ignorable=True)
             log_start_offset: int = int64("5+", default=-1, ignorable=True)
             diverging_epoch: EpochEndOffset = struct(EpochEndOffset, "12+", tag=0)
-            current_leader: CurrentLeader = struct(CurrentLeader, "12+", tag=1)
-            snapshot_id: SnapshotId = struct(SnapshotId, "12+", tag=2)
             aborted_transactions: list[AbortedTransaction] | None = array(
                 AbortedTransaction, nullable="0+", ignorable=True
             )
             preferred_read_replica: int = int32("11+", default=-1)
-            records: bytes | memoryview | None = record_set(nullable="0+")
+            records: bytes | memoryview | None = record_set()
 
         topic: str = string("0-12", ignorable=True)
         topic_id: bytes = uuid("13+", ignorable=True)
         partitions: list[Partition] = array(Partition)
 
     Partition = Topic.Partition
-    Leader = CurrentLeader
     AbortedTransaction = Topic.Partition.AbortedTransaction
 
     throttle_time_ms: int = int32(ignorable=True)
     error_code: int = int16("7+", ignorable=True)
     session_id: int = int32("7+")
     responses: list[Topic] = array(Topic)
-    node_endpoints: list[LeaderNode] = array(LeaderNode, "16+", tag=0)
 
 
 class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flexible="6+"):

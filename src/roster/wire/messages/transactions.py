@@ -77,16 +77,15 @@ class DescribeTransactionsResponse(Message, key=ApiKey.DESCRIBE_TRANSACTIONS, ve
     transaction_states: list[TransactionState] = array(TransactionState)
 
 
-class ListTransactionsRequest(Message, key=ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+"):
+class ListTransactionsRequest(Message, key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
     """List transactional ids; empty filters let all through. `duration_filter` in ms: open for longer than this."""
 
     state_filters: list[str] = array(string())
     producer_id_filters: list[int] = array(int64())
     duration_filter: int = int64("1+", default=-1)
-    transactional_id_pattern: str | None = string("2+", nullable="2+", default=None)
 
 
-class ListTransactionsResponse(Message, key=ApiKey.LIST_TRANSACTIONS, versions="0-2", flexible="0+"):
+class ListTransactionsResponse(Message, key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
     """The transactional ids this broker coordinates."""
 
     class TransactionState(Struct):
@@ -100,80 +99,55 @@ class ListTransactionsResponse(Message, key=ApiKey.LIST_TRANSACTIONS, versions="
     transaction_states: list[TransactionState] = array(TransactionState)
 
 
-class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
+class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
     """Ask for a producer id; a null transactional id asks for idempotence only (KIP-98, KIP-360).
 
-    Producer id and epoch -1 begin a new instance; the client's own ones ask for a new epoch after an error. v6 is of
-    two-phase commit (KIP-939).
+    Producer id and epoch -1 begin a new instance; the client's own ones ask for a new epoch after an error.
     """
 
     transactional_id: str | None = string(nullable="0+", default=None)
     transaction_timeout_ms: int = int32()
     producer_id: int = int64("3+", default=-1)
     producer_epoch: int = int16("3+", default=-1)
-    enable2_pc: bool = boolean("6+")
-    keep_prepared_txn: bool = boolean("6+")
 
 
-class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
-    """The producer id and its epoch; v6 adds the ones of a transaction that is kept."""
+class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
+    """The producer id and its epoch."""
 
     throttle_time_ms: int = int32(ignorable=True)
     error_code: int = int16()
     producer_id: int = int64(default=-1)
     producer_epoch: int = int16()
-    ongoing_txn_producer_id: int = int64("6+", default=-1, ignorable=True)
-    ongoing_txn_producer_epoch: int = int16("6+", default=-1, ignorable=True)
 
 
-class AddPartitionsToTxnRequest(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
-    """Add partitions to a transaction before writing to them: up to v3 from clients, from v4 from brokers, batched.
+class AddPartitionsToTxnRequest(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-3", flexible="3+"):
+    """Add partitions to a transaction before writing to them; later versions are for brokers."""
 
-    `verify_only` asks whether the partitions are in the transaction already.
-    """
+    class Topic(Struct):
+        name: str = string()
+        partitions: list[int] = array(int32())
 
-    class Transaction(Struct):
-        class Topic(Struct):
-            name: str = string()
-            partitions: list[int] = array(int32())
-
-        transactional_id: str = string()
-        producer_id: int = int64()
-        producer_epoch: int = int16()
-        verify_only: bool = boolean()
-        topics: list[Topic] = array(Topic)
-
-    Topic = Transaction.Topic
-
-    transactions: list[Transaction] = array(Transaction, "4+")
-    v3_and_below_transactional_id: str = string("0-3")
-    v3_and_below_producer_id: int = int64("0-3")
-    v3_and_below_producer_epoch: int = int16("0-3")
-    v3_and_below_topics: list[Transaction.Topic] = array(Transaction.Topic, "0-3")
+    v3_and_below_transactional_id: str = string()
+    v3_and_below_producer_id: int = int64()
+    v3_and_below_producer_epoch: int = int16()
+    v3_and_below_topics: list[Topic] = array(Topic)
 
 
-class AddPartitionsToTxnResponse(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+class AddPartitionsToTxnResponse(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-3", flexible="3+"):
     """One error per partition."""
 
-    class TransactionResult(Struct):
-        class TopicResult(Struct):
-            class PartitionResult(Struct):
-                partition_index: int = int32()
-                partition_error_code: int = int16()
+    class TopicResult(Struct):
+        class PartitionResult(Struct):
+            partition_index: int = int32()
+            partition_error_code: int = int16()
 
-            name: str = string()
-            results_by_partition: list[PartitionResult] = array(PartitionResult)
+        name: str = string()
+        results_by_partition: list[PartitionResult] = array(PartitionResult)
 
-        transactional_id: str = string()
-        topic_results: list[TopicResult] = array(TopicResult)
-
-    TopicResult = TransactionResult.TopicResult
-    PartitionResult = TransactionResult.TopicResult.PartitionResult
+    PartitionResult = TopicResult.PartitionResult
 
     throttle_time_ms: int = int32(ignorable=True)
-    error_code: int = int16("4+", ignorable=True)
-    results_by_transaction: list[TransactionResult] = array(TransactionResult, "4+")
-    results_by_topic_v3_and_below: list[TransactionResult.TopicResult] = array(TransactionResult.TopicResult, "0-3")
+    results_by_topic_v3_and_below: list[TopicResult] = array(TopicResult)
 
 
 class AddOffsetsToTxnRequest(Message, key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
