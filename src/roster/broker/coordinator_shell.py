@@ -74,22 +74,18 @@ class CoordinatorShell(Shell[TimerName]):
         self._hooks = hooks
         self._loading: asyncio.Task[None] | None = None
 
-    @property
-    def coordinator(self) -> Coordinator:
-        """The state machine, to be looked at in the event loop."""
-        return self._coordinator
-
     async def start(self, config: CoordinatorConfig) -> None:
         """Start to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
         config = replace(config, partitions=await self._open(config.partitions))
-        self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()), self._pending.is_waiting)
+        self.coordinator = Coordinator(config, lambda: str(uuid.uuid4()), self._pending.is_waiting)
+        """The state machine, to be looked at in the event loop."""
         self._loading = self._begin_loading()
 
     def _read(self, log: PartitionLog) -> tuple[LoadedRecord, ...]:
         return read_transactional_records(log)
 
     def _unreadable_records(self) -> int:
-        return self._coordinator.unreadable_records
+        return self.coordinator.unreadable_records
 
     async def loaded(self) -> None:
         """Return when every group is loaded; the end of a transaction must not come before."""
@@ -118,7 +114,7 @@ class CoordinatorShell(Shell[TimerName]):
 
     def beat(self, request: HeartbeatRequest) -> ErrorCode:
         """Handle a heartbeat, as `begin` does, without what only other requests need. `is_watched` must be False."""
-        error, timers = self._coordinator.heartbeat(request, self._timers.now())
+        error, timers = self.coordinator.heartbeat(request, self._timers.now())
         if timers:
             self._timers.apply(timers)
         return error
@@ -183,7 +179,7 @@ class CoordinatorShell(Shell[TimerName]):
     async def _check_transaction(self, call: Call[TxnOffsetCommitRequest], transactions: Transactions) -> ErrorCode:
         """Return the error that keeps a producer from committing offsets in its transaction, or NONE."""
         request = call.message
-        partition = self._coordinator.partition_of(request.group_id)
+        partition = self.coordinator.partition_of(request.group_id)
         producer = (request.producer_id, request.producer_epoch)
         if self._logs[partition].producers.begins_at(*producer) != NO_TRANSACTION or not request.group_id:
             return ErrorCode.NONE
@@ -269,10 +265,10 @@ class CoordinatorShell(Shell[TimerName]):
     # Effects
 
     def _step(self, event: Event) -> None:
-        effects = self._coordinator.step(event, self._timers.now())
+        effects = self.coordinator.step(event, self._timers.now())
         self._carry_out(effects.timers, effects.writes, effects.replies)
         if self._hooks.observe is not None:
-            self._hooks.observe(self._coordinator, event, effects)
+            self._hooks.observe(self.coordinator, event, effects)
 
 
 def _with_refused(kind: type[Errors], refused: dict[str, list[int]], answered: list[Errors]) -> list[Errors]:

@@ -1,6 +1,9 @@
 """Errors of the broker: for its operator, and for its clients."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 from roster._errors import RosterError
 from roster.wire import ErrorCode
@@ -34,3 +37,12 @@ def explain(error: RefusedError | OSError, what: str) -> tuple[ErrorCode, str]:
         return error.code, str(error)
     logger.error("cannot change %s on disk: %s", what, error)
     return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"
+
+
+@contextlib.contextmanager
+def refusing(answer: Any, what: str = "a topic") -> Iterator[None]:
+    """Give the answer to an item of a request the reason why the block could not be carried out."""
+    try:
+        yield
+    except (RefusedError, OSError) as error:
+        answer.error_code, answer.error_message = explain(error, what)

@@ -59,12 +59,8 @@ class Admission:
         self._max_per_ip = max_per_ip
         self._by_host: Counter[str] = Counter()
         self._settling: dict[Slot, None] = {}
-        self._count = 0
-
-    @property
-    def count(self) -> int:
+        self.count = 0
         """Connections that have a place."""
-        return self._count
 
     def admit(self, slot: Slot) -> Slot | None:
         """Give a connection a place; return the one that has to make room for it, if any.
@@ -75,12 +71,12 @@ class Admission:
         if self._by_host[slot.host] >= self._max_per_ip:
             raise CloseConnection(f"its address has {self._max_per_ip} connections already (max.connections.per.ip)")
         victim = None
-        if self._count >= self._max_connections:
+        if self.count >= self._max_connections:
             victim = next(iter(self._settling), None)
             if victim is None:
                 raise CloseConnection(f"there are {self._max_connections} connections already (max.connections)")
             self.release(victim)
-        self._count += 1
+        self.count += 1
         self._by_host[slot.host] += 1
         self._settling[slot] = None
         return victim
@@ -96,7 +92,7 @@ class Admission:
         if not slot.host:
             return
         self._settling.pop(slot, None)
-        self._count -= 1
+        self.count -= 1
         self._by_host[slot.host] -= 1
         if not self._by_host[slot.host]:
             del self._by_host[slot.host]

@@ -74,17 +74,13 @@ class Cluster:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._security = check_security(security)
         self._client_id = client_id
-        self._timeout = request_timeout
+        self.timeout = request_timeout
+        """The request timeout in seconds."""
         self._chance = chance
         self._brokers: dict[int, tuple[str, int]] = {}
         self._topics: dict[str, Topic] = {}
         self._connections: dict[tuple[str, int, Channel], asyncio.Task[Connection]] = {}
         self.controller = -1
-
-    @property
-    def timeout(self) -> float:
-        """The request timeout in seconds."""
-        return self._timeout
 
     # Connections.
 
@@ -92,7 +88,7 @@ class Cluster:
         key = (host, port, channel)
         opening = self._connections.get(key)
         if opening is None or (opening.done() and not _is_usable(opening)):
-            timeout = min(CONNECT_TIMEOUT, self._timeout)
+            timeout = min(CONNECT_TIMEOUT, self.timeout)
             opening = asyncio.create_task(Connection.open(host, port, self._client_id, timeout, self._security))
             self._connections[key] = opening
         return await asyncio.shield(opening)
@@ -108,7 +104,7 @@ class Cluster:
         """Ask one broker, in version `highest` at most. UnreachableError, RequestTimeoutError or UnsupportedError."""
         host, port = node[-2:]
         connection = await self._connection(host, port, channel)
-        return await connection.request(message, self._timeout if timeout is None else timeout, highest)
+        return await connection.request(message, self.timeout if timeout is None else timeout, highest)
 
     async def request_any(self, message: Message, timeout: float | None = None) -> Message:
         """Ask any broker, those known first, each once; UnreachableError names them all when none answers."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import isnan, nan
 from types import MappingProxyType
+from typing import Any
 
 from roster.console.events import Event, EventKind
 from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snapshot
@@ -295,18 +296,8 @@ class GroupHistory:
 
     # Events.
 
-    def _happened(
-        self,
-        kind: EventKind,
-        text: str,
-        *,
-        member: str = "",
-        partitions: tuple[TopicPartition, ...] = (),
-        source: str = "",
-        target: str = "",
-        seconds: float | None = None,
-    ) -> None:
-        self._new.append(Event(self.now, kind, text, member, partitions, source, target, seconds))
+    def _happened(self, kind: EventKind, text: str, **more: Any) -> None:
+        self._new.append(Event(self.now, kind, text, **more))
 
     def _report_first(self, look: Snapshot) -> None:
         if look.state == ABSENT:

@@ -5,7 +5,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -17,56 +18,47 @@ from roster.metrics.families import MOST_PARTITIONS, counter, gauge, histogram
 from roster.model import TopicPartition
 from roster.wire import ApiKey
 
-
-@dataclass(frozen=True, slots=True)
-class LogFigures:
-    """A partition's log: first and next offset, and bytes on the disk."""
-
-    begin: int
-    end: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A broker at one moment."""
-
-    connections: int
-    refused: int
-    """Connections closed so far for what they sent, or because the broker was full."""
-    groups: Counter[str]
-    """Groups by their state, as Kafka names it."""
-    members: int
-    transactional_ids: Counter[str]
-    """Transactional ids by their state."""
-    logs: dict[TopicPartition, LogFigures]
-    unsent_bytes: int
-
-
-async def snapshot_of(broker: Broker) -> Snapshot:
-    """Look at a running broker, in its event loop; requests are answered in between."""
-    services = broker.services
-    coordinator, groups, members = services.group_coordinator.coordinator, Counter[str](), 0
-    async for name in in_slices(coordinator.group_ids()):
-        if (group := coordinator.group(name)) is not None:
-            groups[group.state.value] += 1
-            members += len(group.members)
-    places = [(TopicPartition(topic.name, n), log) for topic in services.topics for n, log in enumerate(topic.logs)]
-    return Snapshot(
-        connections=broker.connections,
-        refused=services.refusals.count,
-        groups=groups,
-        members=members,
-        transactional_ids=services.transaction_coordinator.states(),
-        logs={tp: LogFigures(log.log_start_offset, log.end_offset, log.size) async for tp, log in in_slices(places)},
-        unsent_bytes=services.unsent_bytes,
-    )
-
-
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
-_BY_PARTITION = ("topic", "partition")
+_OF_LOGS = (
+    ("roster_broker_log_bytes", "Size of a partition's log on the disk."),
+    ("roster_broker_log_start_offset", "First offset of a partition's log."),
+    ("roster_broker_log_end_offset", "Next offset of a partition's log."),
+)
+
+
+class Seen(NamedTuple):
+    """A broker at one moment: its metrics, not made yet, and the figures of `_OF_LOGS` for each partition."""
+
+    metrics: list[Callable[[], Metric]]
+    logs: dict[TopicPartition, tuple[int, int, int]]
+
+
+async def look_at(broker: Broker) -> Seen:
+    """Look at a running broker, in its event loop; requests are answered in between."""
+    services = broker.services
+    coordinator, groups, members = services.group_coordinator.coordinator, Counter[tuple[str]](), 0
+    async for name in in_slices(coordinator.group_ids()):
+        if (group := coordinator.group(name)) is not None:
+            groups[group.state.value,] += 1
+            members += len(group.members)
+    ids = {(state,): count for state, count in services.transaction_coordinator.states().items()}
+    places = [(TopicPartition(topic.name, n), log) for topic in services.topics for n, log in enumerate(topic.logs)]
+    logs = {tp: (log.size, log.log_start_offset, log.end_offset) async for tp, log in in_slices(places)}
+    total, refused = sum(size for size, _, _ in logs.values()), services.refusals.count
+    unsent, text = services.unsent_bytes, "Bytes of responses that clients have not taken yet."
+    metrics: list[Callable[[], Metric]] = [
+        partial(gauge, "roster_broker_connections", "Open connections.", (), {(): broker.connections}),
+        partial(counter, "roster_broker_refused_connections", "Connections closed by the broker.", (), {(): refused}),
+        partial(gauge, "roster_broker_unsent_bytes", text, (), {(): unsent}),
+        partial(gauge, "roster_broker_groups", "Groups by their state.", ("state",), groups),
+        partial(gauge, "roster_broker_group_members", "Members of all groups.", (), {(): members}),
+        partial(gauge, "roster_broker_transactional_ids", "Transactional ids by their state.", ("state",), ids),
+        partial(gauge, "roster_broker_partitions", "Partitions.", (), {(): len(logs)}),
+        partial(gauge, "roster_broker_data_bytes", "Size of all logs on the disk.", (), {(): total}),
+    ]
+    return Seen(metrics, logs)
 
 
 class BrokerMetrics(Collector):
@@ -80,13 +72,18 @@ class BrokerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; only what was counted if the broker has no time or has ended."""
         yield from _counted(self._measures)
-        snapshot = self._snapshot()
-        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): snapshot is not None})
-        if snapshot is not None:
-            yield from _looked_up(snapshot)
+        seen = self._look()
+        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): seen is not None})
+        if seen is None:
+            return
+        for make in seen.metrics:
+            yield make()
+        for number, (name, text) in enumerate(_OF_LOGS if len(seen.logs) <= MOST_PARTITIONS else ()):
+            values = {tuple(tp): figures[number] for tp, figures in seen.logs.items()}
+            yield gauge(name, text, ("topic", "partition"), values)
 
-    def _snapshot(self) -> Snapshot | None:
-        work = snapshot_of(self._broker)
+    def _look(self) -> Seen | None:
+        work = look_at(self._broker)
         try:
             looking = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the loop is closed
@@ -107,28 +104,3 @@ def _counted(measures: Measures) -> Iterator[Metric]:
     yield histogram("roster_broker_sync_seconds", "Time of a round of fsync.", (), {(): measures.syncs})
     ended = {(outcome,): measures.transactions[outcome == "committed"] for outcome in ("committed", "aborted")}
     yield counter("roster_broker_transactions_ended", "Transactions that ended.", ("outcome",), ended)
-
-
-def _looked_up(snapshot: Snapshot) -> Iterator[Metric]:
-    yield gauge("roster_broker_connections", "Open connections.", (), {(): snapshot.connections})
-    refused = {(): snapshot.refused}
-    yield counter("roster_broker_refused_connections", "Connections closed by the broker.", (), refused)
-    unsent = {(): snapshot.unsent_bytes}
-    yield gauge("roster_broker_unsent_bytes", "Bytes of responses that clients have not taken yet.", (), unsent)
-    groups = {(state,): count for state, count in snapshot.groups.items()}
-    yield gauge("roster_broker_groups", "Groups by their state.", ("state",), groups)
-    yield gauge("roster_broker_group_members", "Members of all groups.", (), {(): snapshot.members})
-    ids = {(state,): count for state, count in snapshot.transactional_ids.items()}
-    yield gauge("roster_broker_transactional_ids", "Transactional ids by their state.", ("state",), ids)
-    yield gauge("roster_broker_partitions", "Partitions.", (), {(): len(snapshot.logs)})
-    total = {(): sum(log.bytes for log in snapshot.logs.values())}
-    yield gauge("roster_broker_data_bytes", "Size of all logs on the disk.", (), total)
-    if len(snapshot.logs) > MOST_PARTITIONS:
-        return
-    figures: tuple[tuple[str, str, Callable[..., int]], ...] = (
-        ("roster_broker_log_bytes", "Size of a partition's log on the disk.", lambda log: log.bytes),
-        ("roster_broker_log_start_offset", "First offset of a partition's log.", lambda log: log.begin),
-        ("roster_broker_log_end_offset", "Next offset of a partition's log.", lambda log: log.end),
-    )
-    for name, text, figure_of in figures:
-        yield gauge(name, text, _BY_PARTITION, {tuple(tp): figure_of(log) for tp, log in snapshot.logs.items()})

@@ -102,11 +102,6 @@ class RebalanceHistory:
         with self._lock:
             return list(self._rebalances.get(group, ()))
 
-    def groups(self) -> list[str]:
-        """Return the groups that have rebalanced."""
-        with self._lock:
-            return sorted(self._rebalances)
-
     def restarted(self) -> None:
         """Forget requests without a reply; a new coordinator numbers its own from the start."""
         with self._lock:

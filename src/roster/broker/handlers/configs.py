@@ -4,7 +4,7 @@ from collections import Counter
 
 from roster.broker.call import Call
 from roster.broker.described_settings import Described, broker_settings, topic_settings
-from roster.broker.errors import RefusedError, explain
+from roster.broker.errors import RefusedError, refusing
 from roster.broker.handlers.topic_admin import check_once, known_topic
 from roster.broker.request_limits import in_slices
 from roster.broker.services import Services
@@ -36,17 +36,13 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         response.results.append(answer)
-        try:
-            settings = _settings(services, resource.resource_type, resource.resource_name)
-        except RefusedError as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
-            continue
         keys = resource.configuration_keys
-        answer.configs = [
-            _shown(setting, request, is_topic=resource.resource_type == TOPIC)
-            for setting in settings
-            if not keys or setting.name in keys
-        ]
+        with refusing(answer):
+            answer.configs = [
+                _shown(setting, request, is_topic=resource.resource_type == TOPIC)
+                for setting in _settings(services, resource.resource_type, resource.resource_name)
+                if not keys or setting.name in keys
+            ]
     return response
 
 
@@ -95,12 +91,10 @@ async def alter_configs(services: Services, call: Call[AlterConfigsRequest]) -> 
     named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     async for answer in in_slices(response.responses):
         resource = named[answer.resource_type, answer.resource_name]
-        try:
+        with refusing(answer):
             check_once(answer.resource_name, times[answer.resource_type, answer.resource_name])
             topic = _own_topic(services, resource.resource_type, resource.resource_name)
             await _configure(services, topic, _replaced(resource.configs), validate_only=request.validate_only)
-        except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
@@ -123,12 +117,10 @@ async def incremental_alter_configs(services: Services, call: Call[IncrementalAl
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         response.responses.append(answer)
-        try:
+        with refusing(answer):
             topic = _own_topic(services, resource.resource_type, resource.resource_name)
             settings = _altered(topic.settings, resource.configs)
             await _configure(services, topic, settings, validate_only=request.validate_only)
-        except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from roster.broker.call import Call
-from roster.broker.errors import RefusedError, explain
+from roster.broker.errors import RefusedError, explain, refusing
 from roster.broker.security.store import Users
 from roster.broker.services import Services
 from roster.model.acl import CLUSTER_NAME, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
@@ -38,6 +39,7 @@ _PERMISSIONS = (AclPermission.DENY, AclPermission.ALLOW)
 _RESOURCES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
 
 E = TypeVar("E", bound=IntEnum)
+_pattern_of = attrgetter("resource_type", "resource_name", "pattern_type")
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
@@ -60,22 +62,19 @@ async def sasl_authenticate(_services: Services, call: Call[SaslAuthenticateRequ
 async def describe_acls(services: Services, call: Call[DescribeAclsRequest]) -> Message:
     """Return the ACLs that a filter matches, by resource pattern."""
     response = DescribeAclsResponse(error_message=None)
-    try:
+    with refusing(response):
         wanted = _filter(services, call.message)
-    except RefusedError as refusal:
-        response.error_code, response.error_message = refusal.code, str(refusal)
-        return response
-    matching = sorted(acl for acl in services.security.store.acls if wanted.matches(acl))
-    for (kind, name, pattern), acls in groupby(matching, lambda a: (a.resource_type, a.resource_name, a.pattern_type)):
-        described = [
-            DescribeAclsResponse.Resource.AclDescription(
-                principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
-            )
-            for acl in acls
-        ]
-        response.resources.append(
-            DescribeAclsResponse.Resource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=described)
-        )
+        matching = sorted(acl for acl in services.security.store.acls if wanted.matches(acl))
+        resource = DescribeAclsResponse.Resource
+        for (kind, name, pattern), acls in groupby(matching, _pattern_of):
+            described = [
+                resource.AclDescription(
+                    principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+                )
+                for acl in acls
+            ]
+            named = resource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=described)
+            response.resources.append(named)
     return response
 
 
@@ -84,10 +83,8 @@ async def create_acls(services: Services, call: Call[CreateAclsRequest]) -> Mess
     results = [CreateAclsResponse.AclCreationResult(error_message=None) for _ in call.message.creations]
     added: dict[int, AclBinding] = {}
     for number, creation in enumerate(call.message.creations):
-        try:
+        with refusing(results[number]):
             added[number] = _new_acl(services, creation)
-        except RefusedError as refusal:
-            results[number].error_code, results[number].error_message = refusal.code, str(refusal)
     try:
         await services.security.store.change(lambda _users, acls: _add(acls, added.values()))
     except (RefusedError, OSError) as error:
@@ -133,11 +130,9 @@ async def delete_acls(services: Services, call: Call[DeleteAclsRequest]) -> Mess
     for acl_filter in call.message.filters:
         result = DeleteAclsResponse.DeleteAclsFilterResult(error_message=None)
         results.append(result)
-        try:
-            wanted.append(_filter(services, acl_filter))
-        except RefusedError as refusal:
-            wanted.append(None)
-            result.error_code, result.error_message = refusal.code, str(refusal)
+        wanted.append(None)
+        with refusing(result):
+            wanted[-1] = _filter(services, acl_filter)
     matched: list[list[AclBinding]] = []
 
     def remove(_users: Users, acls: set[AclBinding]) -> None:

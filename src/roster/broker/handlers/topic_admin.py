@@ -5,7 +5,7 @@ from collections import Counter
 
 from roster.broker.call import Call
 from roster.broker.described_settings import topic_settings
-from roster.broker.errors import RefusedError, explain
+from roster.broker.errors import RefusedError, refusing
 from roster.broker.request_limits import in_slices
 from roster.broker.services import Services
 from roster.broker.topic_config import check_settings, cleanup_policies
@@ -39,12 +39,10 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
     async for topic in in_slices({topic.name: topic for topic in request.topics}.values()):
         answer = CreateTopicsResponse.Topic(name=topic.name, topic_id=ZERO_UUID)
         response.topics.append(answer)
-        try:
+        with refusing(answer):
             check_once(topic.name, times[topic.name])
             _check_size(wanted)
             await _create(services, topic, answer, validate_only=request.validate_only)
-        except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 
@@ -115,29 +113,23 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
     deleted = []
     times = Counter(wanted)
     async for name, topic_id in in_slices(times):
-        if times[name, topic_id] > 1:
-            twice = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST)
-            twice.error_message = "the topic is in the request more than once"
-            response.responses.append(twice)
-            continue
-        topic = services.topics.get(name) if name is not None else services.topics.by_id(topic_id)
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         response.responses.append(answer)
-        if topic is None:
-            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
-            continue
-        answer.name, answer.topic_id = topic.name, topic.id
-        if topic.is_internal:
-            answer.error_code = ErrorCode.INVALID_REQUEST
-            answer.error_message = f"{topic.name} belongs to the broker"
-            continue
-        try:
+        topic = services.topics.get(name) if name is not None else services.topics.by_id(topic_id)
+        with refusing(answer):
+            if times[name, topic_id] > 1:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "the topic is in the request more than once")
+            if topic is None:
+                answer.error_code = (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+                )
+                continue
+            answer.name, answer.topic_id = topic.name, topic.id
+            if topic.is_internal:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
             await services.topics.delete(topic)
-        except OSError as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
-            continue
-        logger.info("deleted topic %s", topic.name)
-        deleted.append(topic.name)
+            logger.info("deleted topic %s", topic.name)
+            deleted.append(topic.name)
     if deleted:
         services.group_coordinator.topics_deleted(deleted)
     return response
@@ -152,11 +144,9 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
     async for topic in in_slices({topic.name: topic for topic in request.topics}.values()):
         answer = CreatePartitionsResponse.Result(name=topic.name)
         response.results.append(answer)
-        try:
+        with refusing(answer):
             check_once(topic.name, times[topic.name])
             added = await _grow(services, topic, added, validate_only=request.validate_only)
-        except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = explain(error, "a topic")
     return response
 
 

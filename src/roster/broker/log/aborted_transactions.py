@@ -2,7 +2,6 @@
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import NamedTuple
 
 _COUNT = struct.Struct(">i")
@@ -18,39 +17,22 @@ class AbortedTransaction(NamedTuple):
     """Offset of the marker."""
 
 
-class AbortedTransactions:
+class AbortedTransactions(list[AbortedTransaction]):
     """The aborted transactions of one partition, in the order of their markers."""
-
-    def __init__(self, entries: list[AbortedTransaction] | None = None) -> None:
-        self._entries = entries if entries is not None else []
-
-    def __iter__(self) -> Iterator[AbortedTransaction]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, entry: AbortedTransaction) -> None:
-        """Add the transaction whose marker was just written."""
-        self._entries.append(entry)
-
-    def precede(self, earlier: "AbortedTransactions") -> None:
-        """Put the transactions of earlier segments in front."""
-        self._entries[:0] = earlier
 
     def overlapping(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return those with records from one offset up to, not including, another."""
-        start = bisect_left(self._entries, first_offset, key=lambda entry: entry.last_offset)
-        return [entry for entry in self._entries[start:] if entry.first_offset < end_offset]
+        start = bisect_left(self, first_offset, key=lambda entry: entry.last_offset)
+        return [entry for entry in self[start:] if entry.first_offset < end_offset]
 
     def forget_before(self, offset: int) -> None:
         """Forget transactions whose marker was before an offset: compaction has dropped their records and markers."""
-        del self._entries[: bisect_left(self._entries, offset, key=lambda entry: entry.last_offset)]
+        del self[: bisect_left(self, offset, key=lambda entry: entry.last_offset)]
 
     def encode(self, from_offset: int) -> bytes:
         """The transactions whose markers are at an offset or behind it, as bytes."""
-        start = bisect_left(self._entries, from_offset, key=lambda entry: entry.last_offset)
-        entries = self._entries[start:]
+        start = bisect_left(self, from_offset, key=lambda entry: entry.last_offset)
+        entries = self[start:]
         return _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
 
     @classmethod

@@ -79,7 +79,8 @@ class PartitionLog:
         self.maintenance = asyncio.Lock()
         """Held while segments are rewritten or deleted."""
         self._segments: list[Segment] = []
-        self._producers = ProducerTable()
+        self.producers = ProducerTable()
+        """The producers that wrote here."""
         self._to_seal: list[tuple[Segment, bytes]] = []
         self._new_names_in: list[Path] = []
         self._durable_segment: Segment | None = None
@@ -101,12 +102,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset below which every transaction is decided; readers of committed records stop there."""
-        return max(self._producers.last_stable_offset(self.high_watermark), self.log_start_offset)
-
-    @property
-    def producers(self) -> ProducerTable:
-        """The producers that wrote here."""
-        return self._producers
+        return max(self.producers.last_stable_offset(self.high_watermark), self.log_start_offset)
 
     @property
     def is_dirty(self) -> bool:
@@ -135,7 +131,7 @@ class PartitionLog:
             return
         recovery = Recovery(self.directory, self.config.index_interval_bytes, now_ms, gaps=self.gaps)
         recovery.run()
-        self._segments, self._producers, self.start = recovery.segments, recovery.producers, recovery.start
+        self._segments, self.producers, self.start = recovery.segments, recovery.producers, recovery.start
         if self._segments:
             active = self._segments[-1]
             self._set_durable(active, active.size, active.next_offset)
@@ -156,7 +152,7 @@ class PartitionLog:
     @property
     def highest_producer_id(self) -> int:
         """The highest producer id in the log that a broker issued, or -1."""
-        return self._producers.highest_id
+        return self.producers.highest_id
 
     def retire(self) -> None:
         """Retire the log of a deleted topic: wake waiting requests, and never open its files again."""
@@ -173,12 +169,12 @@ class PartitionLog:
         Raise SequenceError if the batch does not follow its producer's last, OSError if the disk refuses it.
         """
         if header.producer_id != NO_PRODUCER:
-            repeated = self._producers.check(header)
+            repeated = self.producers.check(header)
             if repeated is not None:
                 return Appended(repeated.base_offset, repeated.last_offset)
         base_offset = self._write(header, batch, now_ms)
         if header.producer_id != NO_PRODUCER:
-            self._producers.add(header, base_offset, now_ms)
+            self.producers.add(header, base_offset, now_ms)
         return Appended(base_offset, base_offset + header.last_offset_delta)
 
     def append_transactional(self, batch: memoryview, now_ms: int) -> Appended:
@@ -187,9 +183,9 @@ class PartitionLog:
         Raise SequenceError if the producer was fenced.
         """
         header = read_header(batch)
-        self._producers.check_epoch(header)
+        self.producers.check_epoch(header)
         base_offset = self._write(header, batch, now_ms)
-        self._producers.add(header, base_offset, now_ms)
+        self.producers.add(header, base_offset, now_ms)
         return Appended(base_offset, base_offset + header.last_offset_delta)
 
     def append_marker(self, marker: EndTxnMarker, producer_id: int, producer_epoch: int, now_ms: int) -> int:
@@ -199,9 +195,9 @@ class PartitionLog:
         """
         batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
         header = read_header(batch)
-        self._producers.check_marker(header, marker)
+        self.producers.check_marker(header, marker)
         offset = self._write(header, memoryview(batch), now_ms)
-        self._producers.end(header, marker, offset, now_ms)
+        self.producers.end(header, marker, offset, now_ms)
         return offset
 
     def _write(self, header: BatchHeader, batch: memoryview, now_ms: int) -> int:
@@ -242,10 +238,10 @@ class PartitionLog:
         """Begin a new active segment; the next flush seals the old one. Does nothing if the active one is empty."""
         if not self._segments[-1].size:
             return
-        self._producers.expire(now_ms - self.config.producer_expiration_ms)
+        self.producers.expire(now_ms - self.config.producer_expiration_ms)
         ended = self._segments[-1]
         self._begin_segment(self.end_offset)
-        self._to_seal.append((ended, self._producers.encode(ended.base_offset)))
+        self._to_seal.append((ended, self.producers.encode(ended.base_offset)))
 
     # Flushing
 
@@ -266,7 +262,7 @@ class PartitionLog:
     def _set_durable(self, segment: Segment, position: int, end_offset: int) -> None:
         self._durable_segment, self._durable_position = segment, position
         self.high_watermark = end_offset
-        self._producers.durable(end_offset)
+        self.producers.durable(end_offset)
 
     def _durable_end(self, segment: Segment) -> int:
         """Return the position up to which a segment may be read."""
@@ -326,7 +322,7 @@ class PartitionLog:
         """Put one segment in the place of consecutive ones."""
         place = self._segments.index(old[0])
         self._segments[place : place + len(old)] = [new]
-        self._producers.aborted.forget_before(new.next_offset)
+        self.producers.aborted.forget_before(new.next_offset)
 
     # Retention
 
@@ -334,7 +330,7 @@ class PartitionLog:
         """Begin at an offset that is stored; `gone` are the oldest segments, which end before it."""
         self.start = start
         del self._segments[: len(gone)]
-        self._producers.aborted.forget_before(self._segments[0].base_offset if self._segments else 0)
+        self.producers.aborted.forget_before(self._segments[0].base_offset if self._segments else 0)
         self.notify()
 
     # Reading
@@ -365,7 +361,7 @@ class PartitionLog:
 
     def aborted_in(self, offset: int, segment: Segment, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records from an offset up to a position in a segment."""
-        return self._producers.aborted.overlapping(offset, segment.offset_behind(end))
+        return self.producers.aborted.overlapping(offset, segment.offset_behind(end))
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes | bytearray:
         """Whole batches from the one that holds this offset on, waiting for the disk if need be."""
@@ -418,7 +414,7 @@ class PartitionLog:
         """
         try:
             if self._segments and self._segments[-1].size and not self.is_dirty:
-                self._segments[-1].seal(self._producers.encode(self._segments[-1].base_offset))
+                self._segments[-1].seal(self.producers.encode(self._segments[-1].base_offset))
         finally:
             for segment in self._segments:
                 segment.close()

@@ -222,7 +222,7 @@ class ProducerTable:
         del self._open[header.producer_id]
         self._ended.append((first, offset))
         if marker.control_type is ControlType.ABORT:
-            self.aborted.add(AbortedTransaction(header.producer_id, first, offset))
+            self.aborted.append(AbortedTransaction(header.producer_id, first, offset))
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset below which every transaction is decided, by a marker that is durable."""

@@ -131,7 +131,7 @@ class Recovery:
         producers = segment.load_sidecar()
         proven = segment.size if producers is not None else -1
         if producers is not None:
-            producers.aborted.precede(self.producers.aborted)
+            producers.aborted[:0] = self.producers.aborted
             self.producers = producers
         self.segments.append(segment)
         # Compaction rewrites several segments as one and deletes the others later; it never touches the last.

@@ -57,7 +57,7 @@ class Segment(SegmentReader):
     def first_timestamp(self) -> int:
         """Return the newest timestamp of the first batch, from which `segment.ms` counts; -1 if it has none."""
         if self._first_timestamp is None:
-            with self._file as fd:
+            with self.file as fd:
                 head = os.pread(fd, HEADER_SIZE, 0)
             self._first_timestamp = read_header(head).newest if len(head) == HEADER_SIZE else -1
         return self._first_timestamp
@@ -74,21 +74,21 @@ class Segment(SegmentReader):
 
     def create(self) -> None:
         """Create the file if it is not there."""
-        self._file.create()
+        self.file.create()
 
     def take_place(self, old: "Segment", producers: bytes) -> None:
         """Become the file of another segment, durably, with a sidecar; `producers` is as for `seal`."""
         self.sync()
         swap(self.path, old.path, old.sidecar_path, encode_sidecar(self._index, producers))
-        self._file.path = old.path
+        self.file.path = old.path
 
     def retire(self, *, keep_open: bool = False) -> None:
         """Another file may take this one's name: keep reading from the open file, never open the other one."""
-        self._file.retire(keep_open=keep_open)
+        self.file.retire(keep_open=keep_open)
 
     def close(self) -> None:
         """Close the file; a later use opens it again."""
-        self._file.close()
+        self.file.close()
 
     def __del__(self) -> None:
         # A deleted or rewritten segment stays open for the reads under way and goes with the last of them.
@@ -102,7 +102,7 @@ class Segment(SegmentReader):
         Base offset and leader epoch lie outside the CRC, so the rest of the batch goes to the file as it came.
         """
         placed = _PLACED.pack(base_offset, header.batch_length, leader_epoch)
-        with self._file as fd:
+        with self.file as fd:
             try:
                 write_at(fd, [placed, batch[_PLACED.size :]], self.size)
             except OSError:
@@ -110,7 +110,7 @@ class Segment(SegmentReader):
                     os.ftruncate(fd, self.size)
                 raise
             finally:
-                self._file.dirty = True  # behind the write, which a sync meanwhile may have missed
+                self.file.dirty = True  # behind the write, which a sync meanwhile may have missed
         if not self.size:
             self._first_timestamp = header.newest
         self._index.add(header, base_offset)
@@ -121,7 +121,7 @@ class Segment(SegmentReader):
 
     def sync(self) -> None:
         """Return once every byte written so far is on the disk."""
-        self._file.sync()
+        self.file.sync()
 
     # Sealing and recovery
 
@@ -166,7 +166,7 @@ class Segment(SegmentReader):
             return None
         window = memoryview(b"")
         window_start = 0
-        with self._file as fd:
+        with self.file as fd:
             while self.size < file_size:
                 left = file_size - self.size
                 data = window[self.size - window_start :]
@@ -191,7 +191,7 @@ class Segment(SegmentReader):
 
     def truncate(self) -> None:
         """Cut the file to `size`, durably."""
-        with self._file as fd:
+        with self.file as fd:
             os.ftruncate(fd, self.size)
-        self._file.dirty = True
+        self.file.dirty = True
         self.sync()

@@ -24,23 +24,19 @@ class SegmentReader:
     With `gaps` batches may be missing, as compaction leaves it.
     """
 
-    __slots__ = ("_file", "_index", "_reported", "gaps")
+    __slots__ = ("_index", "_reported", "file", "gaps")
 
     def __init__(self, file: LogFile, index: SegmentIndex, *, gaps: bool) -> None:
         self.gaps = gaps
-        self._file = file
+        self.file = file
+        """The file."""
         self._index = index
         self._reported: frozenset[int] = frozenset()
 
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return self._file.path
-
-    @property
-    def file(self) -> LogFile:
-        """The file."""
-        return self._file
+        return self.file.path
 
     @property
     def size(self) -> int:
@@ -65,7 +61,7 @@ class SegmentReader:
         """Like `read`, but None when the bytes are not in memory or were not checked yet."""
         if not self.is_checked(start, end):
             return None
-        with self._file as fd:
+        with self.file as fd:
             return read_cached(fd, end - start, start)
 
     def batches(self, position: int = 0) -> Iterator[tuple[BatchHeader, int, memoryview]]:
@@ -83,7 +79,7 @@ class SegmentReader:
             position += scanned
 
     def _bytes(self, start: int, end: int) -> bytes:
-        with self._file as fd:
+        with self.file as fd:
             return os.pread(fd, end - start, start)
 
     # Looking up

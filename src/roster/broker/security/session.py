@@ -212,7 +212,10 @@ class Session:
 
     @property
     def expects_raw_token(self) -> bool:
-        """True if the next frame is a message of the mechanism without Kafka's headers (SaslHandshake v0)."""
+        """True if the next frame is a message of the mechanism without Kafka's headers.
+
+        So it is after SaslHandshake v0, which kafka-python 2.0.2, aiokafka up to 0.12 and older Sarama send.
+        """
         return self._raw_tokens and self._login is not None and self._login.expects_token
 
     def check(self, api_key: int) -> None:
