@@ -72,17 +72,17 @@ class BrokerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; only what was counted if the broker has no time or has ended."""
         yield from _counted(self._measures)
-        seen = self._look()
-        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): seen is not None})
-        if seen is None:
+        observed = self._observe()
+        yield gauge("roster_broker_up", "1 if the broker could be looked at.", (), {(): observed is not None})
+        if observed is None:
             return
-        for make in seen.metrics:
+        for make in observed.metrics:
             yield make()
-        for number, (name, text) in enumerate(_OF_LOGS if len(seen.logs) <= MOST_PARTITIONS else ()):
-            values = {tuple(tp): figures[number] for tp, figures in seen.logs.items()}
+        for number, (name, text) in enumerate(_OF_LOGS if len(observed.logs) <= MOST_PARTITIONS else ()):
+            values = {tuple(tp): figures[number] for tp, figures in observed.logs.items()}
             yield gauge(name, text, ("topic", "partition"), values)
 
-    def _look(self) -> Seen | None:
+    def _observe(self) -> Seen | None:
         work = look_at(self._broker)
         try:
             looking = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -96,12 +96,8 @@ def fitted(text: Text | str, width: int, *, right: bool = False) -> Text:
     """Exactly `width` columns: cut with an ellipsis, or padded."""
     line = Text(text) if isinstance(text, str) else text.copy()
     line.rstrip()
-    line.truncate(max(0, width), overflow="ellipsis")
-    missing = max(0, width - line.cell_len)
-    if right:
-        line.pad_left(missing)
-    else:
-        line.pad_right(missing)
+    line.overflow = "ellipsis"
+    line.align("right" if right else "left", max(0, width))
     return line
 
 
