@@ -49,7 +49,7 @@ VERSIONS_OF_TRANSACTIONS: dict[int, dict[ApiKey, int]] = {
         ApiKey.TXN_OFFSET_COMMIT: 4,
         ApiKey.END_TXN: 4,
     },
-    2: {ApiKey.PRODUCE: 12},
+    2: {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5},
 }
 """Versions of requests by the version of the protocol of transactions."""
 TRY_AGAIN = {
