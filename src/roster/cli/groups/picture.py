@@ -5,6 +5,7 @@ Every block takes the lines it may have and returns no more, so the newest event
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -288,11 +289,8 @@ def _event(event: Told, stamp: Callable[[float], str]) -> Text:
 
 def _wrapped(event: Told, width: int, height: int, stamp: Callable[[float], str]) -> Lines:
     indent = len(stamp(event.at)) + len(_GAP)
-    words, lines = event.text.split(" "), [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - indent and len(lines) < height:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    first = Text.assemble((stamp(event.at), "dim"), _GAP, lines[0])
-    return [fitted(first, width), *(fitted(" " * indent + line, width) for line in lines[1:])]
+    first, *more = textwrap.wrap(
+        event.text, max(1, width - indent), max_lines=height, placeholder="…", break_on_hyphens=False
+    ) or [""]
+    head = Text.assemble((stamp(event.at), "dim"), _GAP, first)
+    return [fitted(head, width), *(fitted(" " * indent + line, width) for line in more)]
