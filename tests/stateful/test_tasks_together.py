@@ -131,7 +131,7 @@ def test_tasks_together_do_what_each_does_alone(
     for of_tasks in of_batches:
         records = together.batch(of_tasks)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(StatefulTask, "_together", None)
+            patched.setattr(module, "process_batches", None)
             patched.setattr(module, "_MOST_TOGETHER", -1)
             assert alone.batch(of_tasks) == records
         assert together.told == alone.told
@@ -142,13 +142,13 @@ ROWS = [[("a", 1, 0)], [("a", 2, 0), ("b", 1, 0)], []]
 
 
 def test_no_more_than_a_few_are_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, process = list[int](), StatefulTask._together
+    at_once, process = list[int](), module.process_batches
 
-    def counted(self: StatefulTask, tasks: Any) -> Any:
-        at_once.append(len(tasks))
-        return process(self, tasks)
+    def counted(batches: Any, *given: Any) -> Any:
+        at_once.append(len(batches))
+        return process(batches, *given)
 
-    monkeypatch.setattr(StatefulTask, "_together", counted)
+    monkeypatch.setattr(module, "process_batches", counted)
     application = Application(TOTALS, tmp_path)
     application.batch(ROWS)
     monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
@@ -160,7 +160,7 @@ def test_no_more_than_a_few_are_together(tmp_path: Path, monkeypatch: pytest.Mon
         assert [r["key"] for r in records if r["topic"] == "out"] == [b"a", b"a", b"b"]
     monkeypatch.setattr(module, "are_held", lambda _: False)
     application.batch(ROWS)
-    assert at_once == [3, 2, 2]
+    assert at_once == [3, 2]
 
 
 def test_a_task_that_replays_or_is_paused_sends_no_results(tmp_path: Path) -> None:

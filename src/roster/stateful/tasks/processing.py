@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from roster.pipeline.batch import StoreProgress
 from roster.pipeline.errors import FunctionError, SinkFencedError
+from roster.state.aggregate import Aggregation, Update
 from roster.state.definition import STATE_KEY, Definition, Document, Noted
 from roster.state.event_time import NEVER, STREAM_TIME_KEY, idle_changes, stream_time_after, with_entries
 from roster.state.evolution import Evolved, evolution
@@ -30,7 +31,7 @@ from roster.stateful.tasks.catch_up import Applied, Fetch, StoreTarget, catch_up
 from roster.stateful.tasks.relay import OPERATOR as RELAY
 
 if TYPE_CHECKING:
-    from roster.state.aggregate import Layout, Update
+    from roster.state.aggregate import Layout
     from roster.state.file_store import TaskStore
 
 log = logging.getLogger("roster.spark")
@@ -116,13 +117,25 @@ def process_batch(
     errors of `operator`.
     """
     with contextlib.closing(processing(store, target, definition, rows, inputs, fetch, token, waiting)) as batch:
-        state = next(batch)
-        with raised_in(batch):
-            update = applied(operator, rows, state)
-        return finished(batch, update)
+        (done,) = process_batches([batch], operator, [rows])
+        return done
 
 
-def applied(operator: Applies, rows: pa.Table, store: Snapshot) -> Update:
+def process_batches(
+    batches: Sequence[Processing], operator: Applies, tables: Sequence[pa.Table]
+) -> list[tuple[Update, Report]]:
+    """Return the results and changes of batches that are processed at the same time, given the rows of each."""
+    states, updates = [next(batch) for batch in batches], list[Update]()
+    if len(batches) > 1 and isinstance(operator, Aggregation):
+        with _raised_in(batches[0]):
+            updates = operator.each(tables, states)
+    for batch, rows, state in zip(batches, tables, states, strict=True) if not updates else ():
+        with _raised_in(batch):
+            updates.append(_applied(operator, rows, state))
+    return [_finished(batch, update) for batch, update in zip(batches, updates, strict=True)]
+
+
+def _applied(operator: Applies, rows: pa.Table, store: Snapshot) -> Update:
     """Return the results and changes of rows. Raises FunctionError for too many bytes, and errors of `operator`."""
     try:
         return operator(rows, store)
@@ -134,7 +147,7 @@ def applied(operator: Applies, rows: pa.Table, store: Snapshot) -> Update:
 
 
 @contextlib.contextmanager
-def raised_in(batch: Processing) -> Iterator[None]:
+def _raised_in(batch: Processing) -> Iterator[None]:
     """Raise errors of reading a state that `processing` has yielded as the store's."""
     try:
         yield
@@ -142,7 +155,7 @@ def raised_in(batch: Processing) -> Iterator[None]:
         batch.throw(error)
 
 
-def finished(batch: Processing, update: Update) -> tuple[Update, Report]:
+def _finished(batch: Processing, update: Update) -> tuple[Update, Report]:
     """Give an operator's results and changes to `processing`, and return what it returns."""
     try:
         batch.send(update)

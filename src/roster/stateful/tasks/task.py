@@ -39,7 +39,7 @@ from roster.pipeline.tasks.writer import conformed
 from roster.records.native import HASH, Compiled, kernel
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
 from roster.state import byte_slices, hash_snapshot
-from roster.state.aggregate import Aggregation, Update
+from roster.state.aggregate import Update
 from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.source_times import NOTICE
 from roster.state.source_times import labelled as with_labels
@@ -53,13 +53,11 @@ from roster.stateful.tasks.processing import (
     Applies,
     Processing,
     Report,
-    applied,
     combined,
-    finished,
     new_token,
     process_batch,
+    process_batches,
     processing,
-    raised_in,
 )
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.store_location import Place, on_sound
@@ -238,23 +236,13 @@ class StatefulTask(PartitionTask):
             if sink is not None and (number, sink.topic) in self._backlogs and sink.is_labelled
         }
         with read_together(own, together_by[False]), read_together(self._committed, together_by[True]):
-            alone = list[list[int]]()
             for number, of_plan in groupby(by_task, lambda task: task.subtopology):
                 names = list(of_plan)
                 for begin in range(0, len(names), _MOST_AT_ONCE):
                     tasks = [by_task[name] for name in names[begin : begin + _MOST_AT_ONCE]]
-                    records = self._together(tasks) if self._are_few(tasks, sent.get(number)) else None
-                    alone += tasks if records is None else []
-                    yield from records or ()
-            for of_task in alone:
-                look = Look(self._plan_at(of_task).own_sources)
-                aside = self._aside(of_task)
-                work = self._process if self._plan_at(of_task).nodes else self._pass_on
-                yield from work(of_task, look, aside, sent.get(self._plan_at(of_task).subtopology.number))
-                if aside is not None:
-                    look.seen = together(look.seen, aside.seen)
-                counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
-                self._looked(of_task[0], look, *counted)
+                    are_few = self._are_few(tasks, sent.get(number))
+                    for at_once in [tasks] if are_few else [[of_task] for of_task in tasks]:
+                        yield from self._of_plan(at_once, sent.get(number))
             for outgoing in sent.values():
                 if not outgoing.topic.is_framed:
                     yield from outgoing.notices()
@@ -319,11 +307,24 @@ class StatefulTask(PartitionTask):
         letters = (DeadLetterQueue if is_apart else LetterRows)(writer, self._config.group, task)
         return Aside(letters, self._splits[numbers[0]])
 
+    def _of_plan(self, tasks: Sequence[Sequence[int]], sent: Sent | None) -> Iterator[pa.RecordBatch]:
+        """Process tasks of one plan; several only if they are few."""
+        plan, aside = self._plan_at(tasks[0]), self._aside(tasks[0])
+        look = Look(plan.own_sources)
+        if plan.nodes:
+            yield from self._process(plan, tasks, look, aside, sent)
+        else:
+            yield from self._pass_on(plan, tasks[0], look, aside, sent)
+        if aside is not None:
+            look.seen = together(look.seen, aside.seen)
+        counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
+        self._looked(tasks[0][0], look, *counted)
+
     def _pass_on(
-        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task without operators; those that are labelled, split by split."""
-        plan, home = self._plan_at(numbers), self._splits[numbers[0]].partition
+        home = self._splits[numbers[0]].partition
         if sent is None:
             yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look, home=home)
         else:
@@ -334,57 +335,49 @@ class StatefulTask(PartitionTask):
         yield from self._outgoing.letters(aside)
 
     def _process(
-        self, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+        self, plan: SubtopologyPlan, tasks: Sequence[Sequence[int]], look: Look, aside: Aside | None, sent: Sent | None
     ) -> Iterator[pa.RecordBatch]:
-        """Process a task's splits: each operator takes the results of the one before."""
-        splits, work = [self._splits[number] for number in numbers], self._work
-        task, plan = work.task_of(splits[0]), self._plan_at(numbers)
-        rows = self._own_rows(plan, numbers, look, aside)
-        if plan.is_by_split:
-            rows_of = (
-                (self._splits[number].topic, self._own_rows(plan, [number], look, aside))
-                for number in numbers
-                if self._splits[number].topic in plan.own_sources
-            )
-            sink = "" if plan.repartition_sink is None else plan.repartition_sink.topic
-            rows = by_split(plan, task.partition, rows_of, self._backlogs.get((task.subtopology, sink)))
-        ends = {split.topic: split.end for split in splits}
-        token, reports, parts = new_token(), list[Report](), list[pa.Table]()
-        updates: list[Update] = []
-        for number, (node, target) in enumerate(zip(plan.nodes, self._targets[task], strict=True)):
-            own, columns = plan.at(number, updates)
-            is_first = node is plan.nodes[0]
-            operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=is_first)
-            batches = held(self._given(node, columns, rows, numbers, look, aside))
-            table = pa.Table.from_batches(batches, schema=columns)
+        """Process the splits of tasks: each operator takes the results of the one before. Several have one operator."""
+        names = [self._work.task_of(self._splits[of_task[0]]) for of_task in tasks]
+        rows = [self._arriving_rows(plan, of_task, look, aside) for of_task in tasks]
+        ends = [{self._splits[number].topic: self._splits[number].end for number in of_task} for of_task in tasks]
+        tokens, done, parts = [new_token() for _ in tasks], list[list[tuple[Update, Report]]](), list[pa.Table]()
+        for number, node in enumerate(plan.nodes):
+            own, columns = plan.at(number, [update for (update, _), *_ in done])
+            operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=not number)
+            given = [held(self._given(node, columns, *of, look, aside)) for of in zip(rows, tasks, strict=True)]
+            tables = [pa.Table.from_batches(batches, schema=columns) for batches in given]
+            targets = [self._targets[name][number] for name in names]
             waiting = node.waiting if sent is not None or plan.asks_what_waits(number) else None
-            update, report = self._applied(node, task, target, operator, table, ends, self._fetch, token, waiting)
-            updates.append(update)
+            batches = list(zip(names, targets, tables, ends, tokens, strict=True))
+            done.append(self._applied(node, operator, batches, waiting))
+            updates = [update for update, _ in done[-1]]
             if aside is not None:
-                aside.note(table)
-            reports.append(report)
-            parts += [
-                self._outgoing.changes([update], [target]),
-                *(() if target.is_paused else self._outgoing.late(update, node)),
-            ]
-            rows = iter(_ordered(update.results, node.in_order_of).to_batches())
+                aside.note(tables[0])
+            parts.append(self._outgoing.changes(updates, targets))
+            for update, target in zip(updates, targets, strict=True):
+                parts += () if target.is_paused else self._outgoing.late(update, node)
+            rows = [iter(_ordered(update.results, node.in_order_of).to_batches()) for update in updates]
+        reports = [[report for _, report in of_task] for of_task in zip(*done, strict=True)]
         if self._reports is not None:
-            self._reports.add({task: (combined(reports),)})
+            self._reports.add({name: (combined(of_task),) for name, of_task in zip(names, reports, strict=True)})
         for part in parts:
             yield from part.to_batches()
-        if not target.is_paused:
+        if not targets[0].is_paused:
             yield from self._outgoing.letters(aside)
         if plan.repartition_sink is not None:
-            now_ms = reports[-1].time_ms(has_sides=bool(node.sides))
-            clock = None if sent is None else sent.of_task(plan, task.partition, updates, now_ms)
-            self._note_framed(task, plan.repartition_sink, sent)
+            now_ms, of_task = reports[0][-1].time_ms(has_sides=bool(node.sides)), [update for (update, _), *_ in done]
+            clock = None if sent is None else sent.of_task(plan, names[0].partition, of_task, now_ms)
+            self._note_framed(names[0], plan.repartition_sink, sent)
             is_framed = plan.repartition_sink.is_framed
-            yield from rows if is_framed else self._outgoing.rows(rows, plan, look, sent, clock)
+            yield from rows[0] if is_framed else self._outgoing.rows(rows[0], plan, look, sent, clock)
             return
-        if not target.is_replay and not target.is_paused:
-            for part in self._outgoing.retracted(update, node):
-                yield from part.to_batches()
-            yield from self._outgoing.table(update.results, plan, look)
+        told = [u for u, target in zip(updates, targets, strict=True) if not (target.is_replay or target.is_paused)]
+        for part in (part for update in told for part in self._outgoing.retracted(update, node)):
+            yield from part.to_batches()
+        if told:
+            results = pa.concat_tables([update.results for update in told])
+            yield from self._outgoing.table(results.combine_chunks() if len(told) > 1 else results, plan, look)
 
     def _are_few(self, tasks: Sequence[Sequence[int]], sent: Sent | None) -> bool:
         """Return whether these tasks, of one plan, have so few rows for so simple a plan that one call is for all."""
@@ -395,68 +388,52 @@ class StatefulTask(PartitionTask):
             return False
         return sum(split.end - split.start for split in splits) <= _MOST_TOGETHER and are_held(splits)
 
-    def _together(self, tasks: Sequence[Sequence[int]]) -> list[pa.RecordBatch] | None:
-        """Process several tasks at the same time; return None if each is to be processed alone, which tells why."""
-        plan = self._plan_at(tasks[0])
-        (node,), (operator, columns), look = plan.nodes, plan.at(0), Look(plan.own_sources)
-        kind, names = self._work.stores[node.store], [self._work.task_of(self._splits[of_task[0]]) for of_task in tasks]
-        targets, tables, size = [self._targets[name][0] for name in names], list[pa.Table](), 0
-        for of_task in tasks:
-            rows = self._given(node, columns, self._own_rows(plan, of_task, look, None), of_task, look, None)
-            tables.append(pa.Table.from_batches(held(rows), schema=columns))
-            size += tables[-1].nbytes
-            if size > _MOST_BYTES:  # a function made many rows of few records
-                return None
-        try:
-            with contextlib.ExitStack() as stack:
-                batches = list[Processing]()
-                for name, target, table, of_task in zip(names, targets, tables, tasks, strict=True):
-                    ends = {self._splits[number].topic: self._splits[number].end for number in of_task}
-                    store = stack.enter_context(kind.place.open(str(name)))
-                    batch = processing(store, node.target(target), kind.definition, table, ends, self._fetch)
-                    batches.append(stack.enter_context(contextlib.closing(batch)))
-                states = [next(batch) for batch in batches]
-                updates = list[Update]()
-                if isinstance(operator, Aggregation):
-                    with raised_in(batches[0]):
-                        updates = operator.each(tables, states)
-                for batch, table, state in zip(batches, tables, states, strict=True) if not updates else ():
-                    with raised_in(batch):
-                        updates.append(applied(operator, table, state))
-                done = [finished(*given) for given in zip(batches, updates, strict=True)]
-        except (StoreDamagedError, ValueDamagedError, OtherDefinitionError):
-            return None
-        if self._reports is not None:
-            self._reports.add({name: (report,) for name, (_, report) in zip(names, done, strict=True)})
-        updates = [update for update, _ in done]
-        written = [(update, target) for update, target in zip(updates, targets, strict=True) if not target.is_paused]
-        sent = [update for update, target in written if not target.is_replay]
-        parts = [self._outgoing.changes(updates, targets)]
-        parts += [part for update, _ in written for part in self._outgoing.late(update, node)]
-        parts += [part for update in sent for part in self._outgoing.retracted(update, node)]
-        records = [batch for part in parts for batch in part.to_batches()]
-        if sent:
-            results = pa.concat_tables([update.results for update in sent]).combine_chunks()
-            records += self._outgoing.table(results, plan, look)
-        self._looked(tasks[0][0], look)
-        return records
-
     def _note_framed(self, task: TaskId, topic: RepartitionTopic, sent: Sent | None) -> None:
         """Note what the task would send, if Spark makes the rows."""
         if topic.is_framed and self.framed is not None and sent is not None:
             self.framed.add({task: sent})
 
     def _applied(
-        self, node: OperatorNode, task: TaskId, target: StoreTarget, operator: Applies, *rest: Any
-    ) -> tuple[Update, Report]:
-        """Apply an operator to a batch at a task's store; `rest` are the other arguments of `process_batch`."""
-        kind, target = self._work.stores[node.store], node.target(target)
+        self,
+        node: OperatorNode,
+        operator: Applies,
+        batches: Sequence[tuple[TaskId, StoreTarget, pa.Table, dict[str, int], str]],
+        waiting: tuple[bytes, bytes] | None,
+    ) -> list[tuple[Update, Report]]:
+        """Apply an operator to rows of tasks at their stores; if several fail together, each alone tells why."""
+        kind = self._work.stores[node.store]
+        if len(batches) > 1:
+            errors = StoreDamagedError, ValueDamagedError, OtherDefinitionError
+            with contextlib.suppress(*errors), contextlib.ExitStack() as stack:
+                # A function may make many rows of few records.
+                if sum(rows.nbytes for _, _, rows, *_ in batches) <= _MOST_BYTES:
+                    under_way = list[Processing]()
+                    for task, target, rows, ends, token in batches:
+                        store = stack.enter_context(kind.place.open(str(task)))
+                        given = store, node.target(target), kind.definition, rows, ends, self._fetch, token, waiting
+                        under_way.append(stack.enter_context(contextlib.closing(processing(*given))))
+                    return process_batches(under_way, operator, [rows for _, _, rows, *_ in batches])
+            return [done for batch in batches for done in self._applied(node, operator, [batch], waiting)]
+        ((task, target, rows, ends, token),) = batches
+        of_task = node.target(target), operator, kind.definition, rows, ends, self._fetch, token, waiting
         with kind.place.open(str(task)) as store:
             try:
-                return on_sound(store, partial(process_batch, store, target, operator, kind.definition, *rest))
+                return [on_sound(store, partial(process_batch, store, *of_task))]
             except OtherDefinitionError as error:
                 what = refused(node.store, self._config.group, task.partition, error)
                 raise FunctionError.of(str(what)) from None
+
+    def _arriving_rows(
+        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a task's first operator, with labels if each of its input partitions is a source."""
+        if not plan.is_by_split:
+            return self._own_rows(plan, numbers, look, aside)
+        splits = [(number, self._splits[number].topic) for number in numbers]
+        rows = ((at, self._own_rows(plan, [number], look, aside)) for number, at in splits if at in plan.own_sources)
+        sink = "" if plan.repartition_sink is None else plan.repartition_sink.topic
+        backlog = self._backlogs.get((plan.subtopology.number, sink))
+        return by_split(plan, self._splits[numbers[0]].partition, rows, backlog)
 
     def _own_rows(
         self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
