@@ -22,7 +22,7 @@ OWN = [ZERO, ONE, BEHIND]
 class Group:
     """An input of two partitions, and one application that looks at it; a partition's source is its number."""
 
-    def __init__(self, *, is_of_tasks: bool = False) -> None:
+    def __init__(self, *, looks_for_each: bool = False) -> None:
         self.ends, self.offsets, self.clock = {ZERO: 0, ONE: 0}, {ZERO: 0, ONE: 0}, 100.0
         self.shown = self.offsets
         admin: Any = SimpleNamespace(
@@ -35,7 +35,7 @@ class Group:
             },
         )
         self.backlog = InputBacklog(
-            admin, "g", ["in"], lambda at: {at.partition + 1}, lambda: self.clock, is_of_tasks=is_of_tasks
+            admin, "g", ["in"], lambda at: {at.partition + 1}, lambda: self.clock, looks_for_each=looks_for_each
         )
 
     def due(self, *behind: TopicPartition, once: bool = False) -> list[TopicPartition]:
@@ -100,13 +100,13 @@ def test_batches_that_follow_each_other_tell_all_once_a_second(group: Group) -> 
     assert told == [False, False, True] * 3 + [False]
 
 
-@pytest.mark.parametrize("is_of_tasks", [True, False])
-def test_behind_rows_of_a_task_in_one_partition_there_may_be_rows_in_others(is_of_tasks: bool) -> None:
-    group = Group(is_of_tasks=is_of_tasks)
+@pytest.mark.parametrize("looks_for_each", [True, False])
+def test_behind_rows_of_a_task_in_one_partition_there_may_be_rows_in_others(looks_for_each: bool) -> None:
+    group = Group(looks_for_each=looks_for_each)
     group.commit(group.plan(zero=10, one=10)[0], zero=5, one=7)
     group.clock += 0.4
     group.ends[ONE] += 1  # by the transaction that the next rows come from
-    assert group.plan(zero=1)[1].behind == ((2,) if is_of_tasks else ())
+    assert group.plan(zero=1)[1].behind == ((2,) if looks_for_each else ())
 
 
 def test_what_a_batch_tells_of_others_is_all_that_not_all_have_heard(group: Group) -> None:

@@ -55,15 +55,15 @@ class InputBacklog(DueTasks):
         now: Callable[[], float] = time.monotonic,
         *,
         is_sent: bool = True,
-        is_of_tasks: bool = False,
+        looks_for_each: bool = False,
         others: Sequence[Mapping[str, Callable[[TopicPartition], Collection[int]]]] = (),
     ) -> None:
         """sources_at: returns the sources that a partition's rows have; one has been read if all its partitions have.
 
-        is_sent: others hear of it, behind a repartition. is_of_tasks: the input is a repartition topic itself. others:
-        the topics in front of other senders, as `beside` has them.
+        is_sent: others hear of it, behind a repartition. looks_for_each: each batch of records that it has not seen
+        looks. others: the topics in front of other senders, as `beside` has them.
         """
-        self._sources_at, self._is_sent, self._is_of_tasks = sources_at, is_sent, is_of_tasks
+        self._sources_at, self._is_sent, self._looks_for_each = sources_at, is_sent, looks_for_each
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._others = others
         self._partitions: list[TopicPartition] = []
@@ -132,9 +132,8 @@ class InputBacklog(DueTasks):
         is_for_all = not 0 < count <= _FEW or bool(self._behind or self._others_behind) or not is_known
         is_for_all |= self._planned - self._looked >= _APART
         self._looked = self._planned if is_for_all else self._looked
-        # A task sends rows to several partitions in one transaction: behind rows in one there may be rows in others.
-        may_have_rows = self._is_of_tasks and any(self._ends.get(partition, 0) < end for partition, end in read.items())
-        self._is_fresh = is_for_all or may_have_rows or bool(self._others)
+        is_new = any(self._ends.get(partition, 0) < end for partition, end in read.items())
+        self._is_fresh = is_for_all or (is_new and self._looks_for_each) or self._until is None
         if self._is_fresh:
             self._look_up()
         self._is_committed = self._is_told = False
@@ -159,7 +158,7 @@ class InputBacklog(DueTasks):
             max(partition.partition for partition in self._partitions) + 1,
             frozenset(self._behind),
             {source: self._times[source] for source in announced & self._times.keys()},
-            None if self._is_fresh or not self._is_sent else self._until,
+            None if self._is_fresh else self._until,
         )
 
     def has_more(self) -> bool:
@@ -227,7 +226,9 @@ def input_backlogs(
         (plan.subtopology.number, sink): InputBacklog(
             *(admin, group, plan.topics_to(sink), partial(plan.sources_at, sink=sink), now),
             is_sent=is_labelled,
-            is_of_tasks=plan.repartition_source is not None,
+            # Behind rows of a task in one partition there may be rows of its transaction in others; a task that reads
+            # several topics does not wait up to a time.
+            looks_for_each=plan.repartition_source is not None or plan.is_by_split,
             others=beside(plan, sink, plans) if is_labelled else (),
         )
         for plan in plans
@@ -246,9 +247,8 @@ class SourceNames:
 
     def named(self, progress: StoreProgress, plan: SubtopologyPlan, task: TaskId, node: OperatorNode) -> StoreProgress:
         """Return a task's progress with names of partitions."""
-        if progress.held_by is not None:
-            name = "" if progress.held_by == "0" else self._name(progress.held_by)
-            progress = progress._replace(held_by=name)
+        if progress.held_by:
+            progress = progress._replace(held_by=self._name(progress.held_by))
         other = None if node.other is None else node.other.topic
         own = [topic for topic in plan.subtopology.sources if topic != other]
         rows = Counter[str]()
