@@ -83,7 +83,7 @@ def test_numbers_become_names_of_partitions() -> None:
 
     held = named(held_by=str(TWO), held_ms=7)
     assert (held.held_by, held.held_ms) == ("orders-2", 7)
-    assert named(held_by="0").held_by == ""
+    assert named(held_by="").held_by == ""
     assert named().held_by is None
     late = named(late_sources={"0": 5, "-1": 4, str(ZERO): 3, "7": 1}).late_sources
     assert late == {"between-4": 5, "other-4": 4, "orders-0": 3, "an unknown partition": 1}

@@ -123,7 +123,7 @@ class Idleness(DueTasks):
     state stops changing. Each store then gets the least stream time of its operator among inputs with records, or
     without such inputs its own plus the seconds since it was noted. The later side of a join counts.
 
-    An input has no turn while rows of it are still to come: a source holds its task back, or `is_behind` says so.
+    An input has no turn while rows of it are still to come: a source holds its task back, or `behind` says so.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class Idleness(DueTasks):
         changelogs: Changelogs,
         joined: Mapping[int, Sequence[str | None]],
         after: float,
-        is_behind: Callable[[int], bool] = lambda _: False,
+        behind: Callable[[Collection[int]], Collection[int]] = lambda _: (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`joined`: the topic that each store joins, None for none, of each sub-topology that goes by stream time.
 
-        is_behind: tells whether anything is left to read in front of a sub-topology's repartition; may raise
+        behind: returns those of some sub-topologies in front of whose repartition anything is left to read; may raise
         ClientError. now: in seconds.
         """
         self._changelogs, self._joined, self._after, self._now = changelogs, joined, after, now
-        self._is_behind = is_behind
+        self._behind = behind
         self._quiet: dict[_Input, _Quiet] = {}
         self._given: dict[_Input, Times] = {}
         self._asked = 0.0
@@ -171,7 +171,7 @@ class Idleness(DueTasks):
                 new_times = [self._goes_to(source, place, own, least, now) for place, own in enumerate(quiet.times)]
                 if not new_times or new_times != quiet.times:
                     self._given[source] = new_times
-        numbers = {number for number in {source.task.subtopology for source in self._given} if self._is_behind(number)}
+        numbers = self._behind({source.task.subtopology for source in self._given})
         for source in [*self._given]:
             if (quiet := self._quiet[source]).is_held or source.task.subtopology in numbers:
                 self._wait_anew(source, quiet.times, is_held=quiet.is_held)
@@ -220,7 +220,7 @@ class Idleness(DueTasks):
         read = self._read_in(batch) - {_Input(task) for task, run in tasks.items() if run.is_notice}
         for task, run in tasks.items():
             inputs = self._inputs(task)
-            is_held = any(store.held_by not in (None, "0") for store in run.stores)
+            is_held = any(store.held_by for store in run.stores)
             for source in inputs:
                 times = self._stream_times(source, run.stores)
                 quiet, given = self._quiet.get(source), self._given.get(source)

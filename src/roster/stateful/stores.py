@@ -95,7 +95,7 @@ class Stores(BetweenBatches):
         self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
         self._idleness = None
         if options.idle_seconds and self._joined:
-            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds, self._is_behind)
+            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds, self._behind)
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
@@ -249,13 +249,14 @@ class Stores(BetweenBatches):
         """Return the stream times that stores of a batch's tasks get as their input is idle."""
         return {} if self._idleness is None else self._idleness.times_to_give(batch)
 
-    def _is_behind(self, subtopology: int) -> bool:
-        """Return whether anything is left to read in front of a sub-topology's repartition. Raises ClientError."""
-        return any(
-            backlog.has_more()
-            for (_, topic), backlog in self.input_backlogs.items()
-            if any(plan.subtopology.number == subtopology for plan in behind_topic(topic, self.plans))
-        )
+    def _behind(self, subtopologies: Collection[int]) -> set[int]:
+        """Return those in front of whose repartition anything is left to read. Raises ClientError."""
+        behind = set[int]()
+        for (_, topic), backlog in self.input_backlogs.items():
+            through = {plan.subtopology.number for plan in behind_topic(topic, self.plans)} & {*subtopologies}
+            if not through <= behind and backlog.has_more():
+                behind |= through
+        return behind
 
     def ran(
         self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})

@@ -227,7 +227,7 @@ def processing(
         other_time_ms=times_ms[-1] if len(times) > 1 else None,
         late_behind_ms=update.lateness.behind,
         late_sources={str(source): rows for source, rows in update.lateness.sources.items()},
-        held_by=None if update.held_by is None else str(update.held_by),
+        held_by=None if update.held_by is None else str(update.held_by or ""),
         held_ms=update.held_ms,
         file_bytes=store.file_bytes,
     )
