@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from roster.records.native import OFFSETS, Compiled, kernel
 from roster.wire import WireError
-from roster.wire.columns.offsets import OffsetsKernel, offset_records
+from roster.wire.columns.kernel import Kernel
+from roster.wire.columns.offsets import offset_records
 from roster.wire.columns.offsets_layout import COMMIT, DAMAGED, GROUP, NEWER, OTHER, REMOVED
 from roster.wire.consumer_groups import decode_consumer_key
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
@@ -61,7 +62,7 @@ class HistoryRows:
         yield from rows_of(kernel(self.code, OFFSETS), records)
 
 
-def rows_of(loops: OffsetsKernel, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def rows_of(loops: Kernel, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of records with the columns key, value, partition, offset and timestamp, table by table."""
     decoded = offset_records(loops, records["key"], records["value"])
     kinds, about = decoded.kinds, records.select(["partition", "offset", "timestamp"])

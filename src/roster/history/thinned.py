@@ -18,7 +18,7 @@ from roster.history.derived import ENDS, EVENTS, TIME
 from roster.history.tables import COMMITS, GROUPS
 from roster.model.arrays import Int64
 from roster.records.native import OFFSETS, Compiled, kernel
-from roster.wire.columns.offsets import OffsetsKernel
+from roster.wire.columns.kernel import Kernel
 
 PACKED = pa.schema([field for field in EVENTS if field.name not in ("partition", "offset")])
 """Rows of EVENTS; of commits and ends `value` has many rows of one topic, and what they have not in common is null."""
@@ -117,7 +117,7 @@ def _around(rebalances: pa.Table) -> tuple[pa.Array, Int64]:
     return group.dictionary, np.unique(np.concatenate([keys - 1, keys, keys + 1]))
 
 
-def _thinned(loops: OffsetsKernel, batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
+def _thinned(loops: Kernel, batch: pa.RecordBatch, names: pa.Array, minutes: Int64) -> pa.RecordBatch:
     """Return the rows that stay, of commits in the order of their log."""
     rows, group = len(batch), batch["group"]
     number = pc.index_in(group.dictionary, names).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

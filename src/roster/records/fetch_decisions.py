@@ -18,7 +18,8 @@ from roster.model import Address
 from roster.model.arrays import Int64, UInt8
 from roster.model.offsets import Arrival
 from roster.wire import ErrorCode, Message
-from roster.wire.columns.reader import Aborted, Kernel, Part, ScanError, Unreadable, scan
+from roster.wire.columns.kernel import Kernel
+from roster.wire.columns.reader import Aborted, Part, ScanError, Unreadable, scan
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     FetchRequest,

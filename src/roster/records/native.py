@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 import pyarrow as pa
@@ -76,28 +76,10 @@ ALL = (READ, WRITE, OFFSETS, AVRO, AVRO_ENCODE, JSON, HASH)
 class NativeKernel:
     """The compiled functions of `Loops`, called with the same arrays and numbers."""
 
-    seal: Callable[..., int]
-    unsound: Callable[..., int]
-    join: Callable[..., int]
-    scan: Callable[..., int]
-    fill: Callable[..., int]
-    place: Callable[..., int]
-    encode: Callable[..., int]
-    offset_commits: Callable[..., int]
-    commits_to_keep: Callable[..., int]
-    avro: Callable[..., int]
-    avro_encode: Callable[..., int]
-    json_cells: Callable[..., int]
-    json_texts: Callable[..., int]
-    hash_get: Callable[..., int]
-    hash_append: Callable[..., int]
-    hash_apply: Callable[..., int]
-    hash_move: Callable[..., int]
-    hash_rebuild: Callable[..., int]
-    hash_walk: Callable[..., int]
-    hash_live: Callable[..., int]
-    hash_sizes: Callable[..., int]
-    hash_copy: Callable[..., int]
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            """Return a function."""
 
     def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from roster.wire.columns.kernel import Kernel
 
 Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -23,24 +25,16 @@ _AT_ONCE = 1 << 12
 """Rows that are joined together, piece by piece: what they have written stays in the processor's cache."""
 
 
-class Loops(Protocol):
-    """The loops of `roster.wire.columns.checksum_kernel` and `text_kernel`, compiled or as plain Python."""
-
-    seal: Callable[..., int]
-    unsound: Callable[..., int]
-    join: Callable[..., int]
+_loops: Kernel | None = None
 
 
-_loops: Loops | None = None
-
-
-def use(loops: Loops | None) -> None:
+def use(loops: Kernel | None) -> None:
     """Use these loops in this process from now on; None: Python and Arrow."""
     global _loops  # noqa: PLW0603 - of the process, like the code itself
     _loops = loops
 
 
-def loops_for(rows: int) -> Loops | None:
+def loops_for(rows: int) -> Kernel | None:
     """Return the loops of this process; None if it has none, or there are so few rows that they do not pay."""
     return None if rows <= FEW else _loops
 

@@ -1,7 +1,5 @@
 """Arrow columns as Avro values: the program for the loop that encodes them, and the columns' arrays in its memory."""
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,6 +10,7 @@ from roster.wire.avro.columns import TIMES, without_null
 from roster.wire.avro.defaults import encoded
 from roster.wire.avro.schema import Field, SchemaError, Type
 from roster.wire.columns import avro_encode_layout as layout
+from roster.wire.columns.kernel import Kernel
 
 _LARGEST = 1 << 30
 """Rows that may need more bytes are encoded in halves."""
@@ -31,18 +30,10 @@ _TAKEN = {
 _STORED = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 
 
-class AvroEncodeKernel(Protocol):
-    """The loop of `roster.wire.columns.avro_encode_kernel`, compiled or as plain Python."""
-
-    def avro_encode(self, *arguments: object) -> int:
-        """Encode values; below 0 for one that does not fit."""
-        ...
-
-
 class AvroEncoder:
     """Encodes values by one schema, each behind the same prefix."""
 
-    def __init__(self, kernel: AvroEncodeKernel, schema: Type, prefix: bytes = b"") -> None:
+    def __init__(self, kernel: Kernel, schema: Type, prefix: bytes = b"") -> None:
         self._kernel, self._schema, self._prefix = kernel, schema, prefix
 
     def encode(self, values: pa.Array, name: str = "") -> pa.Array:
@@ -77,7 +68,7 @@ class _Encoding:
         self._parts: list[tuple[int, Array]] = []
         self._size, self._dims = 0, 1
 
-    def run(self, kernel: AvroEncodeKernel, rows: int, most: int) -> pa.Array:
+    def run(self, kernel: Kernel, rows: int, most: int) -> pa.Array:
         """Return the encoded values."""
         self._code.append([layout.END] + [0] * (layout.WIDTH - 1))
         memory = np.empty(self._size // 8 + 1, np.int64)

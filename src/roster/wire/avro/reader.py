@@ -1,7 +1,7 @@
 """Avro values as Arrow columns: memory for the loop, and arrays of what it leaves there."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from roster.wire.avro.columns import Column, layout
 from roster.wire.avro.program import Programs
 from roster.wire.avro.schema import Type
 from roster.wire.columns import avro_layout
+from roster.wire.columns.kernel import Kernel
 
 _ARENA = 64 << 20
 """Bytes of address space for the values that are read together; only what has values takes memory."""
@@ -25,17 +26,10 @@ class Decoded(NamedTuple):
     problems: UInt8
 
 
-class AvroKernel(Protocol):
-    """The loop of `roster.wire.columns.avro_kernel`, compiled or as plain Python."""
-
-    def avro(self, *arguments: object) -> int:
-        """Read values into columns."""
-
-
 class AvroReader:
     """Reads values of any writers into the columns of one schema."""
 
-    def __init__(self, kernel: AvroKernel, schema: Type) -> None:
+    def __init__(self, kernel: Kernel, schema: Type) -> None:
         """Raises SchemaError if the schema has no columns."""
         self._kernel = kernel
         self._columns = layout(schema)

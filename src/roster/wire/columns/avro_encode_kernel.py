@@ -9,8 +9,9 @@ from numba import njit
 from numpy import int64
 
 from roster.wire.columns import avro_encode_layout as layout
-from roster.wire.columns.decode_kernel import OPTIONS, copy
+from roster.wire.columns.decode_kernel import OPTIONS
 from roster.wire.columns.encode_kernel import put_varint
+from roster.wire.columns.text_kernel import copy
 
 __all__ = ["OPTIONS", "avro_encode"]
 

@@ -12,7 +12,7 @@ from numpy import int64
 
 from roster.wire.columns import decode_layout as layout
 from roster.wire.columns.checksum_kernel import OPTIONS, crc32c, seal, unsound
-from roster.wire.columns.text_kernel import join
+from roster.wire.columns.text_kernel import copy, join
 
 __all__ = ["OPTIONS", "fill", "join", "scan", "seal", "unsound"]
 
@@ -205,13 +205,6 @@ def headers_fit(data, pos, end):
                 return layout.BAD_HEADERS
             pos += max(size, 0)
     return count if pos == end else int64(layout.BAD_RECORD_END)
-
-
-@_function
-def copy(data, pos, size, out, place):
-    """Copy `size` bytes to `out[place:]`; the caller has checked that they fit."""
-    for index in range(size):
-        out[place + index] = data[pos + index]
 
 
 @_function

@@ -9,9 +9,10 @@ Source: Kafka's documentation, "Message Format".
 from numba import njit
 from numpy import int64
 
-from roster.wire.columns.decode_kernel import OPTIONS, copy
+from roster.wire.columns.decode_kernel import OPTIONS
 from roster.wire.columns.encode_layout import AT, BASE_TIMESTAMP, MAX_TIMESTAMP
 from roster.wire.columns.partition_kernel import place
+from roster.wire.columns.text_kernel import copy
 
 __all__ = ["OPTIONS", "encode", "place"]
 

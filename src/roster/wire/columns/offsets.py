@@ -1,6 +1,6 @@
 """Committed offsets in records of `__consumer_offsets`, from Arrow columns to Arrow columns."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -8,19 +8,8 @@ import pyarrow.compute as pc
 
 from roster.model.arrays import Bool, UInt8
 from roster.wire.columns import offsets_layout as layout
+from roster.wire.columns.kernel import Kernel
 from roster.wire.columns.writer import binary_parts
-
-
-class OffsetsKernel(Protocol):
-    """The loops of `roster.wire.columns.offsets_kernel`, compiled or as plain Python."""
-
-    def offset_commits(self, *arguments: object) -> int:
-        """Read committed offsets."""
-        ...
-
-    def commits_to_keep(self, *arguments: object) -> int:
-        """Choose the commits that a history keeps."""
-        ...
 
 
 class OffsetRecords(NamedTuple):
@@ -34,7 +23,7 @@ class OffsetRecords(NamedTuple):
     expiry."""
 
 
-def offset_records(kernel: OffsetsKernel, keys: pa.Array, values: pa.Array) -> OffsetRecords:
+def offset_records(kernel: Kernel, keys: pa.Array, values: pa.Array) -> OffsetRecords:
     """Read columns of binary keys and values; a record that cannot be read is of a kind that says so."""
     rows = len(keys)
     key_ends, key_bytes, key_valid = binary_parts(keys)

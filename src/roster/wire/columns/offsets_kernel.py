@@ -8,7 +8,8 @@ from numba import njit
 from numpy import int64
 
 from roster.wire.columns import offsets_layout as layout
-from roster.wire.columns.decode_kernel import OPTIONS, copy, number
+from roster.wire.columns.decode_kernel import OPTIONS, number
+from roster.wire.columns.text_kernel import copy
 
 __all__ = ["OPTIONS", "commits_to_keep", "offset_commits"]
 

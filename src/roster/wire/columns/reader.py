@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow as pa
 from roster.model.arrays import Int64, UInt8
 from roster.wire.codec.varint import Buffer
 from roster.wire.columns import decode_layout as layout
+from roster.wire.columns.kernel import Kernel
 from roster.wire.compression import Compression, decompress
 from roster.wire.errors import WireError
 
@@ -33,18 +34,6 @@ _INT32_MAX = 2**31 - 1
 _LEAST_RECORD = 7
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-
-class Kernel(Protocol):
-    """The loops of `roster.wire.columns.decode_kernel`, compiled or as plain Python."""
-
-    def scan(self, *arguments: object) -> int:
-        """Read batch headers."""
-        ...
-
-    def fill(self, *arguments: object) -> int:
-        """Copy records into columns."""
-        ...
 
 
 class Unreadable(NamedTuple):

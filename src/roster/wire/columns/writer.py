@@ -8,7 +8,7 @@ after the other) and encodes the rows of each in compiled code; Python code runs
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct as Packing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 from roster.model.arrays import Int32, Int64, UInt8
 from roster.wire.codec.varint import Buffer
 from roster.wire.columns import encode_layout as layout
+from roster.wire.columns.kernel import Kernel
 from roster.wire.compression import Compression, compress, decompress, most_expanded
 from roster.wire.errors import WireError
 from roster.wire.records import HEADER_SIZE, NO_PRODUCER, Record, build_batch, read_batch
@@ -26,18 +27,6 @@ _FRONT = Packing(">qiibI")
 _TRANSACTIONAL = 1 << 4
 _MAGIC = 2
 _LENGTH_END = 12
-
-
-class EncodeKernel(Protocol):
-    """The loops of `partition_kernel` and `encode_kernel`, compiled or as plain Python."""
-
-    def place(self, *arguments: object) -> int:
-        """Choose partitions."""
-        ...
-
-    def encode(self, *arguments: object) -> int:
-        """Write records."""
-        ...
 
 
 class Body(NamedTuple):
@@ -101,7 +90,7 @@ class Encoder:
 
     def __init__(
         self,
-        kernel: EncodeKernel,
+        kernel: Kernel,
         partitions: int,
         *,
         compression: Compression = Compression.NONE,
