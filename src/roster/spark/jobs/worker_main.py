@@ -7,6 +7,7 @@ after the other, and answers each. It ends with the driver.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import io
 import itertools
@@ -28,6 +29,8 @@ from roster.pipeline.tasks.reader import hold_little, take_arrivals
 READY = b"ready"
 """What a worker sends once it has loaded modules."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of `mallopt`."""
 
 
 class Request(NamedTuple):
@@ -66,6 +69,7 @@ def main(connection: Connection) -> None:
     stores = load()
     stores.keep_open()
     hold_little()
+    _keep_freed_memory()
     with contextlib.suppress(EOFError, OSError):  # the driver is gone, perhaps amid a message
         connection.send_bytes(READY)
         importlib.import_module("pyspark")  # which a task may ask for where it runs
@@ -75,6 +79,13 @@ def main(connection: Connection) -> None:
             request = Request(*pickle.loads(connection.recv_bytes()))  # noqa: S301 - from the driver
             connection.send_bytes(_answer(request, number))
             stores.close_unused()
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library reuse what a large batch frees: the system clears each page that it hands out again."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # glibc's
+        mallopt(_TRIM_THRESHOLD, 256 << 20)
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
 
 
 def load() -> Any:
