@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.state import Position, StateError
+from roster.records.native import HASH, kernel
+from roster.state import Position, StateError, hash_snapshot
 from roster.state.changelog import SCHEMA, Progress, latest, restore
+from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
 
+hash_snapshot.use(kernel(None, HASH))
 records = st.lists(
     st.tuples(st.integers(1, 3), st.sampled_from([b"", b"a", b"b", b"c" * 600]), st.none() | st.binary(max_size=2))
 )
@@ -52,14 +55,8 @@ def test_a_restore_equals_a_plain_replay_up_to_each_end(tmp_path_factory, steps,
         reached = 0
         for end in sorted(ends):
             told = []
-            applied = restore(
-                store,
-                batches,
-                end,
-                inputs={"t": end},
-                on_progress=told.append,
-                entries_per_transaction=per_transaction,
-            )
+            store.entries_at_once = per_transaction
+            applied = restore(store, batches, end, inputs={"t": end}, on_progress=told.append)
             assert applied == sum(reached <= offset < end for offset, _, _ in rows)
             assert dict(store.scan()) == plain([row for row in rows if row[0] < end])
             assert store.position() == Position(end, {"t": end})
@@ -71,7 +68,8 @@ class CutError(Exception):
     pass
 
 
-def test_a_restore_that_ends_half_way_goes_on_from_its_last_transaction(tmp_path):
+@pytest.mark.parametrize("engine", [LmdbStore, HashStore])
+def test_a_restore_that_ends_half_way_goes_on_from_its_last_transaction(tmp_path, engine):
     rows = [(offset, b"%d" % (offset % 7), b"%d" % offset) for offset in range(40)]
 
     def batches():
@@ -80,9 +78,10 @@ def test_a_restore_that_ends_half_way_goes_on_from_its_last_transaction(tmp_path
                 raise CutError
             yield table(rows[at : at + 4])
 
-    with LmdbStore(tmp_path) as store:
+    with engine(tmp_path) as store:
+        store.entries_at_once = 8
         with pytest.raises(CutError):
-            restore(store, batches(), 40, entries_per_transaction=8)
+            restore(store, batches(), 40)
         assert store.position().changelog in (8, 16, 24)
         assert dict(store.scan()) == plain(rows[: store.position().changelog])
         applied = restore(store, [table(rows)], 40)

@@ -240,7 +240,7 @@ def test_a_store_of_the_other_engine_is_restored_once_and_the_log_says_so(
 def test_a_restore_that_is_cancelled_goes_on_where_it_was(
     is_ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roster.stateful.tasks.catch_up._OFFSETS_PER_TRANSACTION", 4)
+    monkeypatch.setattr("roster.stateful.tasks.catch_up._MOST_OFFSETS", 4)
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id", is_ordered)
     for number in range(6):
         log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)

@@ -18,9 +18,6 @@ from roster.state.byte_slices import Column
 from roster.state.definition import STATE_KEY
 from roster.state.store import Position, StateError, Written
 
-ENTRIES_PER_TRANSACTION = 5_000_000
-"""Changelog records written to a store in one transaction; fewer leave more waste in its file."""
-
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """Columns that `restore` reads, one row per record; others are ignored."""
 
@@ -55,7 +52,6 @@ def restore(
     *,
     inputs: Mapping[str, int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    entries_per_transaction: int = ENTRIES_PER_TRANSACTION,
     is_over: Callable[[], bool] = lambda: False,
     is_unsaid: Callable[[int], bool] = lambda _: False,
 ) -> int:
@@ -75,7 +71,7 @@ def restore(
     fresh = _fresh(cut, position.changelog, end)
     rest = next(fresh, None)
     while rest is not None:
-        share = _Share(rest, fresh, done, is_unsaid, rows=entries_per_transaction, size=store.sorted_bytes)
+        share = _Share(rest, fresh, done, is_unsaid, rows=store.entries_at_once, size=store.sorted_bytes)
         store.load(share, functools.partial(_position_of, share, position))
         rest = share.rest
     if not cut.is_short:

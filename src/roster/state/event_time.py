@@ -194,5 +194,5 @@ def without_at(table: pa.Table) -> pa.Table:
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:
     """Append entries to a table of changes."""
-    more = pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=_ENTRIES)
+    more = pa.Table.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=_ENTRIES)
     return pa.concat_tables([changes if changes.schema.equals(_ENTRIES) else changes.cast(_ENTRIES), more])

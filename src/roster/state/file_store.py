@@ -68,6 +68,7 @@ class FileStore(ABC, Generic[Reading_co]):
     main_file: ClassVar[str]
     """The file without which there is no store, and which changes with each write."""
     sorted_bytes: int = 8 << 20
+    entries_at_once: int = 5_000_000
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
         self.discarded: str | None = None
@@ -103,6 +104,11 @@ class FileStore(ABC, Generic[Reading_co]):
     @abstractmethod
     def _lengths(self) -> list[int]:
         """The lengths of the files. Raises FileNotFoundError."""
+
+    @property
+    def _known_lengths(self) -> list[int]:
+        """The lengths of the files while no other process writes them."""
+        return self._lengths
 
     @property
     @abstractmethod
@@ -149,7 +155,7 @@ class FileStore(ABC, Generic[Reading_co]):
     @property
     def file_bytes(self) -> int:
         """Bytes of the files, all of which are mapped into memory."""
-        return sum(self._lengths)
+        return sum(self._known_lengths)
 
     @property
     def sorted_runs(self) -> Path:
@@ -186,7 +192,7 @@ class FileStore(ABC, Generic[Reading_co]):
 
     def pause(self) -> None:
         """Let others write the store until `resume`."""
-        self._paused = self._main.stat().st_ino, self._lengths, self._version
+        self._paused = self._inode, self._known_lengths, self._version
         self._files.unlock()
 
     def resume(self) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from roster.state.byte_slices import Bytes, Numbers, as_bytes, large_binary, lis
 from roster.state.pending import Pending
 from roster.state.store import Keys, Position, StateError, StoreDamagedError, Value
 from roster.wire.columns.hash_layout import BAD, BLOCK, FULL, HEAD, KEY, SEGMENT_BITS, UNIT_BITS, VALUE
+from roster.wire.columns.kernel import Kernel
 
 Pieces: TypeAlias = Sequence[tuple[int, int]]
 """Parts of the heap, from an offset up to before another one."""
@@ -33,30 +33,16 @@ _VALUE_BYTES = 64
 """Bytes of room for each value that is read, at first."""
 
 
-class HashLoops(Protocol):
-    """The loops of `roster.wire.columns.hash_kernel`, compiled."""
-
-    hash_get: Callable[..., int]
-    hash_append: Callable[..., int]
-    hash_apply: Callable[..., int]
-    hash_move: Callable[..., int]
-    hash_rebuild: Callable[..., int]
-    hash_walk: Callable[..., int]
-    hash_live: Callable[..., int]
-    hash_sizes: Callable[..., int]
-    hash_copy: Callable[..., int]
+_loops: Kernel | None = None
 
 
-_loops: HashLoops | None = None
-
-
-def use(loops: HashLoops) -> None:
+def use(loops: Kernel) -> None:
     """Use these loops in this process from now on."""
     global _loops  # noqa: PLW0603 - of the process, like the code itself
     _loops = loops
 
 
-def hash_loops() -> HashLoops:
+def hash_loops() -> Kernel:
     """Return the loops of this process."""
     if _loops is None:
         raise StateError("a hash store needs compiled loops: call roster.state.hash_snapshot.use first")
@@ -68,8 +54,7 @@ def has_loops() -> bool:
     return _loops is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(NamedTuple):
     """A batch whose transaction has not ended, in the heap, not in the index."""
 
     token: str
@@ -77,11 +62,10 @@ class Noted:
     pieces: Pieces
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the files mean.
 
-    used: slots that are not free. bits: the index has 2**bits slots. index: number of its file. seed: of the hash.
+    used: slots that are not free. bits: the index has 2**bits slots. index_number: of its file. seed: of the hash.
     tail: the segment that entries are written to. applying: what the index has in part, if a process died meanwhile.
     """
 
@@ -90,7 +74,7 @@ class Head:
     position: Position
     entries: int = 0
     used: int = 0
-    index: int = 0
+    index_number: int = 0
     tail: int = 0
     applying: Pieces | None = None
     pending: Noted | None = None
@@ -100,7 +84,7 @@ class Head:
         pending = None
         if self.pending is not None:
             pending = [self.pending.token, _position(self.pending.position), self.pending.pieces]
-        numbers = [self.seed, self.bits, self.entries, self.used, self.index, self.tail]
+        numbers = self.seed, self.bits, self.entries, self.used, self.index_number, self.tail
         return json.dumps([numbers, _position(self.position), self.applying, pending]).encode()
 
     @classmethod
@@ -160,7 +144,7 @@ class HashSnapshot:
         noted = self.head.pending
         if noted is None:
             return None
-        where = np.concatenate([np.zeros(0, np.int64), *(self.walk(*piece) for piece in noted.pieces)])
+        where = self.entries_of(noted.pieces)[0]
         keys, values = (pa.chunked_array([self.column(where, part)]) for part in (KEY, VALUE))
         return Pending(noted.token, keys, values, noted.position)
 
@@ -217,17 +201,21 @@ class HashSnapshot:
         for begin in range(0, len(self.slots), _AT_ONCE):
             end = min(begin + _AT_ONCE, len(self.slots))
             count = self._loops.hash_live(begin, end, self.slots, self.head.seed, self.heap, len(self.heap), where)
-            yield self._checked(count, where)
+            yield where[: self._sound(count)].copy()
 
-    def walk(self, begin: int, end: int) -> Numbers:
-        """Return the offsets of the entries of a piece."""
-        where = np.empty((end - begin) // HEAD + 1, np.int64)
-        return self._checked(self._loops.hash_walk(begin, end, self.head.seed, self.heap, len(self.heap), where), where)
+    def entries_of(self, pieces: Pieces) -> Numbers:
+        """Return the offsets of the entries of pieces, and the hashes of their keys."""
+        parts = [np.zeros((2, 0), np.int64)]
+        for begin, end in pieces:
+            both = np.empty((2, (end - begin) // HEAD + 1), np.int64)
+            count = self._loops.hash_walk(begin, end, self.head.seed, self.heap, len(self.heap), *both)
+            parts.append(both[:, : self._sound(count)])
+        return np.concatenate(parts, axis=1)
 
-    def _checked(self, count: int, where: Numbers) -> Numbers:
+    def _sound(self, count: int) -> int:
         if count == BAD:
             raise self.damaged("a slot or an entry does not have its checksum")
-        return where[:count].copy()
+        return count
 
     def column(self, where: Numbers, part: int) -> pa.Array:
         """Return the keys or the values of entries, which have been checked; null where there is none."""

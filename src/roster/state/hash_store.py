@@ -14,7 +14,6 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -57,6 +56,8 @@ _LEAST_GARBAGE = 4 * SEGMENT
 _AREA = struct.Struct("<II")
 """Length and checksum of half of the head."""
 _WORD_BYTES = 64
+_NONE = np.empty((2, 0), np.int64)
+"""No entries."""
 
 
 class HashStore(FileStore[HashSnapshot]):
@@ -65,15 +66,23 @@ class HashStore(FileStore[HashSnapshot]):
     layout = 3
     is_ordered = False
     main_file = "head"
+    entries_at_once = 1 << 16  # what is written is still in the processor's cache as the index gets it
     _at: HashSnapshot
     """The files as they are mapped now."""
     _slots: Numbers
+    _unsettled: dict[int, Numbers]
+    """Offsets and hashes of the pending batch that was written here, by the version of the head with it."""
 
     @property
     @override
     def _lengths(self) -> list[int]:
-        names = ("head", "heap", "segments", f"index.{self._at.head.index}")
+        names = ("head", "heap", "segments", f"index.{self._at.head.index_number}")
         return [self._files.file(name).stat().st_size for name in names]
+
+    @property
+    @override
+    def _known_lengths(self) -> list[int]:
+        return [each.nbytes for each in (self._head_bytes, self._at.heap, self._at.segments, self._slots)]
 
     @property
     @override
@@ -88,6 +97,7 @@ class HashStore(FileStore[HashSnapshot]):
     @override
     def _open(self) -> None:
         hash_loops()
+        self._unsettled = {}
         if not self._main.exists():
             self._make()
         self._map_head()
@@ -95,7 +105,7 @@ class HashStore(FileStore[HashSnapshot]):
         if not self._read_only:
             self._free_reserved()
             for path in self._files.data.glob("index.*"):  # of a process that died as it made one
-                if path.name != f"index.{self._at.head.index}":
+                if path.name != f"index.{self._at.head.index_number}":
                     path.unlink()
 
     def _make(self) -> None:
@@ -133,7 +143,7 @@ class HashStore(FileStore[HashSnapshot]):
         if size > room or google_crc32c.value(content) != crc:
             raise self._damaged("its head does not have its checksum")
         head = Head.decode(content)
-        if is_new or head.index != self._at.head.index:
+        if is_new or head.index_number != self._at.head.index_number:
             self._map_index(head)
         heap_bytes = self._files.file("heap").stat().st_size
         heap = self._map("heap") if is_new or heap_bytes != len(self._at.heap) else self._at.heap
@@ -153,7 +163,7 @@ class HashStore(FileStore[HashSnapshot]):
         return mapped(path, writable=not self._read_only)
 
     def _map_index(self, head: Head) -> None:
-        data = self._map(f"index.{head.index}")
+        data = self._map(f"index.{head.index_number}")
         if len(data) != 8 << head.bits:
             raise self._damaged(f"its index has {len(data)} bytes, {8 << head.bits} are in use")
         self._slots = data.view(np.int64)
@@ -175,7 +185,8 @@ class HashStore(FileStore[HashSnapshot]):
             whole = _AREA.pack(len(content), google_crc32c.value(content)) + content
             self._head_bytes[begin : begin + len(whole)] = np.frombuffer(whole, np.uint8)
             self._words[0] = self._word = checked(number)
-            os.utime(self._main)  # a write to mapped memory need not say when
+            if head.applying is None:  # else it is written again at once
+                os.utime(self._main)  # a write to mapped memory need not say when
         self._at.head = head
 
     def _write_head_file(self, content: bytes) -> None:
@@ -234,8 +245,8 @@ class HashStore(FileStore[HashSnapshot]):
         for where in self._at.live():
             np.add.at(segments, 2 * (where >> SEGMENT_BITS) + 1, self._at.sizes(where))
             entries += len(where)
-        self._at.head = replace(self._at.head, entries=entries, used=int(np.count_nonzero(slots)))
-        self._index(pieces)
+        self._at.head = self._at.head._replace(entries=entries, used=int(np.count_nonzero(slots)))
+        self._index(self._at.entries_of(pieces))
         self._note(self._at.head)
 
     @contextlib.contextmanager
@@ -253,10 +264,10 @@ class HashStore(FileStore[HashSnapshot]):
     @override
     def load(self, batches: Iterable[tuple[Column, Column]], position: Position | Callable[[], Position]) -> None:
         with self._writing():
-            pieces = [piece for keys, values in batches for piece in self._append(keys, values)]
-            head = self._at.head
+            appended = [self._append(keys, values) for keys, values in batches]
+            pieces = [piece for some, _ in appended for piece in some]
             reached = position() if callable(position) else position
-            self._apply(pieces, reached, head.pending)
+            self._apply(pieces, np.hstack([_NONE, *(each for _, each in appended)]), reached, self._at.head.pending)
             self._free_segments(pieces)
             self._note(self._at.head)
 
@@ -266,12 +277,13 @@ class HashStore(FileStore[HashSnapshot]):
         with self._writing():
             noted = self._at.head.pending
             if before is not None and kept is not None and noted is not None:
-                self._apply(noted.pieces, before, None)
+                self._apply(noted.pieces, self._kept_entries(noted), before, None)
                 self._free_segments(noted.pieces)
             elif noted is not None:
                 raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
-            pieces = self._append(pending.keys, pending.values)
-            self._note(replace(self._at.head, pending=Noted(pending.token, pending.position, pieces)))
+            pieces, entries = self._append(pending.keys, pending.values)
+            self._note(self._at.head._replace(pending=Noted(pending.token, pending.position, pieces)))
+            self._unsettled = {self._word: entries}
             sizes = self._at.entries, self._at.disk_bytes
         self._remember(pending, sum(end - begin for begin, end in pieces))
         return sizes
@@ -285,11 +297,12 @@ class HashStore(FileStore[HashSnapshot]):
         is_committed = noted.token == token
         with self._writing():
             if is_committed:
-                self._apply(noted.pieces, noted.position if position is None else position, None)
+                reached = noted.position if position is None else position
+                self._apply(noted.pieces, self._kept_entries(noted), reached, None)
                 self._free_segments(noted.pieces)
                 self._note(self._at.head)
             else:
-                self._note(replace(self._at.head, pending=None))
+                self._note(self._at.head._replace(pending=None))
         return is_committed
 
     @override
@@ -301,8 +314,16 @@ class HashStore(FileStore[HashSnapshot]):
             self._open()
             self._inode = self._main.stat().st_ino
 
-    def _append(self, keys: Column, values: Column) -> list[tuple[int, int]]:
-        """Write entries behind the last ones, and return where they are; the index does not have them yet."""
+    def _kept_entries(self, noted: Noted) -> Numbers:
+        """Return the entries of the pending batch; this store still has them if nothing was written since."""
+        entries = self._unsettled.pop(self._word, None)
+        return self._at.entries_of(noted.pieces) if entries is None else entries
+
+    def _append(self, keys: Column, values: Column) -> tuple[list[tuple[int, int]], Numbers]:
+        """Write entries behind the last ones, which the index does not have yet.
+
+        Return where they are, and the offset of each with the hash of its key.
+        """
         keys, values = large_binary(keys), large_binary(values)
         rows = len(keys)
         is_there = np.ones(rows, np.uint8)
@@ -314,18 +335,23 @@ class HashStore(FileStore[HashSnapshot]):
             raise StateError(f"store {self._files.path}: a key with its value has more than 4 GiB")
         left = np.concatenate([[0], np.cumsum((sizes + _FIRST - 1) >> UNIT_BITS << UNIT_BITS)])
         pieces: list[tuple[int, int]] = []
-        state, row = np.zeros(1, np.int64), 0
+        entries = np.empty((2, rows), np.int64)
+        state, row, given = np.zeros(1, np.int64), 0, (key_ends, key_bytes, ends, data, is_there)
+        room = np.empty(SEGMENT if left[-1] > _STEP else 0, np.uint8)
         while row < rows:
             pos, limit = self._room(int(left[row + 1] - left[row]))
             limit = min(limit, pos + int(left[-1] - left[row]))
             self._extend_heap(limit)
-            end = hash_loops().hash_append(
-                *(row, rows, key_ends, key_bytes, ends, data, is_there),
-                *(self._at.head.seed, self._at.heap, pos, limit, state),
-            )
+            is_large = _STEP < limit - pos <= SEGMENT
+            out, begin = (room, pos) if is_large else (self._at.heap, 0)
+            to = self._at.head.seed, out, begin, pos, limit, *entries, state
+            end = hash_loops().hash_append(row, rows, *given, *to)
+            if is_large:  # which costs less than a fault of each page
+                with self._files.file("heap").open("r+b", buffering=0) as file:
+                    os.pwrite(file.fileno(), out.data[: end - pos], pos)
             row = int(state[0])
             self._note_piece(pieces, pos, end)
-        return pieces
+        return pieces, entries
 
     def _room(self, size: int) -> tuple[int, int]:
         """Return where an entry of so many bytes may be written, others behind it, and where the room there ends."""
@@ -337,7 +363,7 @@ class HashStore(FileStore[HashSnapshot]):
             tail = self._free_segment()
             begin = self._begin_of(tail)
         if tail != self._at.head.tail:
-            self._at.head = replace(self._at.head, tail=tail)
+            self._at.head = self._at.head._replace(tail=tail)
         return (tail << SEGMENT_BITS) + begin, (tail << SEGMENT_BITS) + limit
 
     def _note_piece(self, pieces: list[tuple[int, int]], pos: int, end: int) -> None:
@@ -403,37 +429,38 @@ class HashStore(FileStore[HashSnapshot]):
         _grow(path, -(-ample // _STEP) * _STEP)
         self._at.heap = mapped(path, writable=True)
 
-    def _apply(self, pieces: Pieces, position: Position, pending: Noted | None) -> None:
+    def _apply(self, pieces: Pieces, entries: Numbers, position: Position, pending: Noted | None) -> None:
         """Let the index have written entries; all of them count from the first moment on."""
-        head = replace(self._at.head, position=position, pending=pending)
+        head = self._at.head._replace(position=position, pending=pending)
         if pieces:
-            self._note(replace(head, applying=pieces))
-            self._index(pieces)
+            self._note(head._replace(applying=pieces))
+            self._index(entries)
         else:
             self._at.head = head
 
-    def _index(self, pieces: Pieces) -> None:
+    def _index(self, entries: Numbers) -> None:
         state = np.array([self._at.head.used, self._at.head.entries, 0], np.int64)
-        apply = hash_loops().hash_apply
-        for begin, end in pieces:
-            state[2], result = begin, FULL
-            while result == FULL:
-                room = int(len(self._at.slots) * _FULL)
-                segments, scratch = self._at.segments, self._at.scratch
-                result = apply(int(state[2]), end, *self._at.index, room, segments, scratch, state)
-                if result == BAD:
-                    raise self._damaged("a slot or an entry does not have its checksum")
-                if result == FULL:
-                    self._rebuild(int(state[1]))
-                    state[0] = state[1]
-        self._at.head = replace(self._at.head, used=int(state[0]), entries=int(state[1]), applying=None)
+        result = FULL
+        while result == FULL:
+            room = int(len(self._at.slots) * _FULL)
+            into = *self._at.index, room, self._at.segments, self._at.scratch, state
+            result = hash_loops().hash_apply(int(state[2]), entries.shape[1], *entries, *into)
+            if result == BAD:
+                raise self._damaged("a slot or an entry does not have its checksum")
+            if result == FULL:
+                self._rebuild(int(state[1]))
+                state[0] = state[1]
+        self._at.head = self._at.head._replace(used=int(state[0]), entries=int(state[1]), applying=None)
 
     def _rebuild(self, entries: int) -> None:
         """Write an index with room for more, and use it from now on."""
         head = self._at.head
         bits = max(_LEAST_BITS, math.ceil(math.log2((entries + 1) / _FILLED)))
-        head = replace(head, bits=bits, index=head.index + 1, used=entries, entries=entries)
-        path, before = self._files.data / f"index.{head.index}", self._files.data / f"index.{head.index - 1}"
+        head = head._replace(bits=bits, index_number=head.index_number + 1, used=entries, entries=entries)
+        path, before = (
+            self._files.data / f"index.{head.index_number}",
+            self._files.data / f"index.{head.index_number - 1}",
+        )
         path.unlink(missing_ok=True)  # of a process that died here
         _grow(path, 8 << bits)
         old = self._at.slots
@@ -464,23 +491,26 @@ class HashStore(FileStore[HashSnapshot]):
             emptied.append(segment)
         if not emptied:
             return
-        if pieces := [piece for segment in emptied for piece in self._moved(segment)]:
-            self._apply(pieces, self._at.head.position, None)
+        moved = [self._moved(segment) for segment in emptied]
+        if pieces := [piece for some, _ in moved for piece in some]:
+            self._apply(pieces, np.hstack([_NONE, *(each for _, each in moved)]), self._at.head.position, None)
         # The entries of a batch that the index has in part may be in these segments.
         self._note(self._at.head)
         for segment in emptied:
             self._at.segments[2 * segment : 2 * (segment + _segments_of(self._fill_of(segment))) : 2] = 0
 
-    def _moved(self, segment: int) -> Pieces:
+    def _moved(self, segment: int) -> tuple[Pieces, Numbers]:
         """Write the entries of a segment anew that the index has; return where they are."""
         fill, live = self._fill_of(segment), int(self._at.segments[2 * segment + 1])
         begin, end = ((segment << SEGMENT_BITS) + part for part in (self._begin_of(segment, fill), fill))
-        state, size, pieces = np.array([begin, 0], np.int64), HEAD, list[tuple[int, int]]()
+        state, size, pieces = np.array([begin, 0, 0], np.int64), HEAD, list[tuple[int, int]]()
+        entries = np.empty((2, live // HEAD), np.int64)
         while state[0] < end:
             pos, limit = self._room(size) if live else (0, 0)
             limit = min(limit, pos + live - int(state[1]))
             self._extend_heap(limit)
-            upto = hash_loops().hash_move(int(state[0]), end, *self._at.index, pos, limit, self._at.scratch, state)
+            to = pos, limit, self._at.scratch, *entries, state
+            upto = hash_loops().hash_move(int(state[0]), end, *self._at.index, *to)
             if upto == BAD:
                 raise self._damaged("an entry does not have its checksum")
             if upto > pos:
@@ -490,7 +520,7 @@ class HashStore(FileStore[HashSnapshot]):
                 break
         if state[0] < end or state[1] != live:
             raise self._damaged("entries are missing")
-        return pieces
+        return pieces, entries[:, : state[2]]
 
     def _free_reserved(self) -> None:
         """Free segments that a process had reserved for a large entry and died before it was written."""

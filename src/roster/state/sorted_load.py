@@ -48,6 +48,7 @@ class SortedLoad:
 
     sorted_bytes = 8 << 20
     """Size of a run: more would only cost memory, which the system hands out page by page, each cleared first."""
+    entries_at_once = 5_000_000
 
     def __init__(self, store: TaskStore, begin: int) -> None:
         self._store, self._folder, self._begin = store, store.sorted_runs, begin

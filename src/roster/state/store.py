@@ -128,6 +128,8 @@ class Written(Protocol):
 
     sorted_bytes: int
     """About how many bytes of changes it sorts at once: each batch of `load` should have as many."""
+    entries_at_once: int
+    """Most changes in one transaction of `load`."""
 
     def position(self) -> Position:
         """Return the position; `Position()` of a new store."""

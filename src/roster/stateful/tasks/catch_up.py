@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
-from roster.state.changelog import ENTRIES_PER_TRANSACTION, restore
+from roster.state.changelog import restore
 from roster.state.definition import STATE_KEY, Noted
 from roster.state.sorted_load import SortedLoad
 from roster.state.store import Position
@@ -26,8 +26,8 @@ log = logging.getLogger("roster.spark")
 Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
 """Reads the committed records of a partition from one offset up to before another."""
 
-_OFFSETS_PER_TRANSACTION = ENTRIES_PER_TRANSACTION
-"""Most changelog offsets to apply in one transaction of the store."""
+_MOST_OFFSETS = 5_000_000
+"""Most changelog offsets to apply in one go."""
 _FEWEST_OFFSETS = 20_000
 """Least changelog offsets to apply in one go."""
 _FEWEST_SORTED = 500_000
@@ -176,6 +176,6 @@ def _offsets_in(seconds: float, passed: int, spent: float) -> int:
     Aborted records yield no batches between which to check the time, so the slice itself must fit the time.
     """
     if seconds == float("inf"):
-        return _OFFSETS_PER_TRANSACTION
+        return _MOST_OFFSETS
     rate = passed / spent if spent > 0 else 0.0
-    return int(min(max(seconds * rate, _FEWEST_OFFSETS), _OFFSETS_PER_TRANSACTION))
+    return int(min(max(seconds * rate, _FEWEST_OFFSETS), _MOST_OFFSETS))

@@ -282,7 +282,7 @@ def _rewritten(store: TaskStore, seen: Evolved | Changed, changes: pa.Table) -> 
 
 def large_change(changelog: str, changes: pa.Table) -> str:
     """Name the largest change if a broker may find it too large for a record, else return ""."""
-    if changes.nbytes < _LARGE:
+    if changes.get_total_buffer_size() < _LARGE:
         return ""
     sizes = pc.binary_length(changes["value"])
     size = pc.max(sizes).as_py() or 0

@@ -229,62 +229,64 @@ def hash_get(first, rows, key_ends, keys, slots, bits, seed, heap, size, scratch
 
 
 @_function
-def hash_append(first, rows, key_ends, keys, value_ends, values, is_there, seed, heap, pos, limit, state):
-    """Write entries from the row `first` on at `pos`, up to the limit; return their end. state: the next row."""
+def hash_append(
+    first, rows, key_ends, keys, value_ends, values, is_there, seed, out, begin, pos, limit, where, hashes, state
+):
+    """Write entries from the row `first` on at `pos`, up to the limit; return their end.
+
+    out: the heap's bytes from `begin` on. where, hashes: their offsets, and the hashes of their keys. state: the next
+    row.
+    """
     row = first
+    pos -= begin
+    limit -= begin
     while row < rows:
         start = key_ends[row]
         length = key_ends[row + 1] - start
-        begin = value_ends[row]
-        size = value_ends[row + 1] - begin if is_there[row] else int64(0)
+        value = value_ends[row]
+        size = value_ends[row + 1] - value if is_there[row] else int64(0)
         end = pos + ((HEAD + length + size + 15) >> UNIT_BITS << UNIT_BITS)
         if end > limit:
             break
-        put(heap, pos + 8, length, 4)
-        put(heap, pos + 12, size if is_there[row] else int64(NONE), 4)
-        copy(keys, start, length, heap, pos + HEAD)
-        copy(values, begin, size, heap, pos + HEAD + length)
+        put(out, pos + 8, length, 4)
+        put(out, pos + 12, size if is_there[row] else int64(NONE), 4)
+        copy(keys, start, length, out, pos + HEAD)
+        copy(values, value, size, out, pos + HEAD + length)
         hashed = mixed(seed, keys, start, start + length)
-        put(heap, pos, mixed(hashed ^ eight(heap, pos + 8), values, begin, begin + size), 8)
+        put(out, pos, mixed(hashed ^ eight(out, pos + 8), values, value, value + size), 8)
+        where[row] = begin + pos
+        hashes[row] = hashed
         pos = end
         row += 1
     state[0] = row
-    return pos
+    return begin + pos
 
 
 @_function
-def hash_apply(pos, end, slots, bits, seed, heap, size, room, segments, scratch, state):
-    """Let the index have the entries of [pos, end); return 0, FULL or BAD.
+def hash_apply(first, rows, where, hashes, slots, bits, seed, heap, size, room, segments, scratch, state):
+    """Let the index have entries at these offsets, from the row `first` on; return 0, FULL or BAD.
 
-    room: most slots in use. segments: two numbers each, the second one the bytes of entries that the index has. state:
-    slots in use, entries, and where it stopped as the index was full. What is there already is left as it is.
+    hashes: of their keys. room: most slots in use. segments: two numbers each, the second one the bytes of entries that
+    the index has. state: slots in use, entries, and the next row as the index was full. What is there already is left
+    as it is.
     """
     used, entries = state[0], state[1]
     result = int64(0)
-    while pos < end and result == 0:
-        count = int64(0)
-        while count < BLOCK and pos < end:
-            if entry_end(heap, size, pos) < 0:
-                return int64(BAD)
-            hashed = key_hash(heap, seed, pos)
-            if not is_sound(heap, size, pos, hashed):
-                return int64(BAD)
-            scratch[count] = hashed
-            scratch[BLOCK + count] = pos
-            pos += entry_bytes(heap, pos)
-            count += 1
-        fetch(count, slots, bits, heap, size, scratch)
+    for begin in range(first, rows, BLOCK):
+        count = min(rows - begin, BLOCK)
         for index in range(count):
-            offset = scratch[BLOCK + index]
+            scratch[index] = hashes[begin + index]
+        fetch(count, slots, bits, heap, size, scratch)
+        for row in range(begin, begin + count):
             if used >= room:
-                state[2] = offset
+                state[2] = row
                 result = int64(FULL)
                 break
+            offset = where[row]
             length = four(heap, offset + 8)
-            place = find_slot(scratch[index], heap, offset + HEAD, length, slots, bits, seed, heap, size)
+            place = find_slot(hashes[row], heap, offset + HEAD, length, slots, bits, seed, heap, size)
             if place == _NO_SLOT:
                 return int64(BAD)
-            old = int64(0)
             if place >= 0:
                 old = (slots[place] >> CHECK_BITS & _PLACE) << UNIT_BITS
                 if old == offset:
@@ -300,16 +302,18 @@ def hash_apply(pos, end, slots, bits, seed, heap, size, room, segments, scratch,
                 place = -1 - place
                 used += slots[place] == 0
                 entries += 1
-            slots[place] = slot_of(scratch[index], offset)
+            slots[place] = slot_of(hashes[row], offset)
+        if result != 0:
+            break
     state[0], state[1] = used, entries
     return result
 
 
 @_function
-def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, state):
+def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, where, hashes, state):
     """Copy the entries of [begin, end) that the index has to `pos`, up to the limit; return their end, or BAD.
 
-    state: the next entry, and the bytes of the entries copied so far.
+    where, hashes: of the copies, as for `hash_apply`. state: the next entry, and bytes and number of the copies.
     """
     while begin < end:
         count = int64(0)
@@ -317,8 +321,6 @@ def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, st
             if entry_end(heap, size, begin) < 0:
                 return int64(BAD)
             scratch[count] = key_hash(heap, seed, begin)
-            if not is_sound(heap, size, begin, scratch[count]):
-                return int64(BAD)
             scratch[BLOCK + count] = begin
             begin += entry_bytes(heap, begin)
             count += 1
@@ -333,12 +335,17 @@ def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, st
                     break
                 place = (place + 1) & ((1 << bits) - 1)
             if slots[place] == slot:
+                if not is_sound(heap, size, offset, scratch[index]):
+                    return int64(BAD)
                 taken = entry_bytes(heap, offset)
                 if pos + taken > limit:
                     state[0] = offset
                     return pos
                 copy(heap, offset, taken, heap, pos)
+                where[state[2]] = pos
+                hashes[state[2]] = scratch[index]
                 state[1] += taken
+                state[2] += 1
                 pos += taken
     state[0] = end
     return pos
@@ -385,11 +392,14 @@ def hash_rebuild(old, count, slots, bits, seed, heap, size, scratch):
 
 
 @_function
-def hash_walk(pos, end, seed, heap, size, where):
-    """Write the offset of each entry of [pos, end) to `where`; return their number, or BAD."""
+def hash_walk(pos, end, seed, heap, size, where, hashes):
+    """Write the offset of each entry of [pos, end), and the hash of its key; return their number, or BAD."""
     count = int64(0)
     while pos < end:
-        if entry_end(heap, size, pos) < 0 or not is_sound(heap, size, pos, key_hash(heap, seed, pos)):
+        if entry_end(heap, size, pos) < 0:
+            return int64(BAD)
+        hashes[count] = key_hash(heap, seed, pos)
+        if not is_sound(heap, size, pos, hashes[count]):
             return int64(BAD)
         where[count] = pos
         count += 1
