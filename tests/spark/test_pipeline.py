@@ -406,7 +406,7 @@ def test_the_kafka_sink_writes_inside_the_reading_tasks(spark: SparkSession, top
     assert sorted(int(row.value) for row in got) == list(range(300))
     assert {(row.headers[0].key, bytes(row.headers[0].value)) for row in got} == {("h", b"1")}
     assert {row.timestamp.microsecond for row in got} == {123_000}
-    assert len({(row.key, row.partition) for row in got}) == 7, "a key's records lie in one partition"
+    assert len({(bytes(row.key), row.partition) for row in got}) == 7, "a key's records lie in one partition"
 
 
 def test_the_console_sink_prints(

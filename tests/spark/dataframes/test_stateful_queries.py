@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from roster.spark import IcebergSink, PipelineError, read_stream, write_stream
 from roster.spark.dataframes.plan import Plan
 from roster.spark.dataframes.program import program_of
+from roster.spark.state import export, import_state
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
@@ -610,6 +611,28 @@ def test_columns_of_a_join_are_in_sparks_order(spark: SparkSession, topics: Topi
     rows = left.join(right, F.expr(IN_TIME), how)
     last = program_of(Plan.of(rows), "append", headers=False).declared.frames.last
     assert last.make(spark.createDataFrame([], last.results)).columns == rows.columns
+
+
+@pytest.mark.gate
+def test_state_of_a_tree_of_operators_goes_on_in_another_group(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic, half, rows = topics.create(3), len(ORDERS) // 2, list[Any]()
+    producer = idempotent_producer(topics.bootstrap, {})
+    ends = [END | {"order": -1 - number} for number in range(30)]
+    groups = [f"{group.replace('-', '_')}_{part}" for part in ("old", "new")]
+    for name, orders in zip(groups, (ORDERS[:half], [*ORDERS[half:], *ends]), strict=True):
+        for number, order in enumerate(orders):
+            producer.produce(topic, json.dumps(order), partition=number % 3)
+        assert producer.flush(60) == 0
+        if name == groups[1]:
+            exported = export(spark, topics.bootstrap, groups[0], str(tmp_path / "export"))
+            assert exported.manifest.stores.keys() == {"keys", "joined", "aggregates"}
+            import_state(spark, topics.bootstrap, name, exported.folder.place)
+        frame = counted_firsts(stream(spark, topics, topic, **{"roster.state.dir": str(tmp_path / name)}))
+        started(frame, name, "append").format("memory").start().awaitTermination()
+        rows += [plain(row) for row in spark.table(name).collect() if row["shop"] != "end"]
+    assert sorted(rows, key=repr) == wanted(spark, counted_firsts)
 
 
 def started(frame: DataFrame, group: str, mode: str) -> Any:
