@@ -291,6 +291,7 @@ def test_what_cannot_run_is_refused_at_the_start_with_the_way_out(
             "roster.stat.dir: Roster has",
         ),
         (lambda w: w.queryName("q").format("csv").start(), "start: no path is given"),
+        (lambda w: w.queryName("q").format("parket").start("out"), r"format: \[DATA_SOURCE_NOT_FOUND\] .*parket"),
         (
             lambda w: w.queryName("q").format("console").option("numRows", "few").start(),
             r"format\(console\): numRows is",

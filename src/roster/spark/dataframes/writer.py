@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -326,7 +327,17 @@ class StreamWriter(WithOptions):
                 return DeltaSink(path, partition_by=self._partition_by)
         if kind == "jdbc" and path is None and (sink := _postgres_sink(options)) is not None:
             return sink
+        self._check_format(self._format or kind)
         return FormatSink(self._format or kind, path, None, options, self._partition_by)
+
+    def _check_format(self, kind: str) -> None:
+        """Raise PipelineError for a format that Spark's batch writer does not know."""
+        session: Any = self._df.sparkSession
+        sources = session._jvm.org.apache.spark.sql.execution.datasources.DataSource
+        try:
+            sources.lookupDataSource(kind, session._jsparkSession.sessionState().conf())
+        except (PySparkException, Py4JJavaError) as error:
+            raise PipelineError(reason_of(error), field="format") from None
 
     if not TYPE_CHECKING:
 
