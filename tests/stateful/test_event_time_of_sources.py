@@ -905,13 +905,14 @@ def test_first_rows_of_all_time_let_a_made_time_go_on_once_their_input_is_read(n
 @pytest.mark.parametrize("name", ["first rows and others, final", "first rows, join"])
 @given(seed=st.integers(0, 1 << 32))
 @example(seed=1)  # the first rows of a topic that was read to its end are on their way
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(5, quick=1))
 def test_rows_of_several_sub_topologies_that_come_while_others_are_read_are_not_late(name: str, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(input_backlog, "_LITTLE", 0)
         assert tree_problem(random.Random(seed), name, is_live=True) == ""
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("name", CHAINS)
 @given(seed=st.integers(0, 1 << 32), delay=st.sampled_from([0, GRACE, LONG + 5]), topics=st.sampled_from([1, 2]))
 @settings(max_examples=examples(5, quick=1))
@@ -943,7 +944,7 @@ LIVE = [
 @pytest.mark.parametrize(("name", "is_mapped"), [*((name, False) for name in LIVE), ("repartition, final", True)])
 @given(seed=st.integers(0, 1 << 32))
 @example(seed=13)  # a step makes the times, so the sender does not know them
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(5, quick=1))
 def test_rows_that_come_while_others_are_read_are_not_late(name: str, seed: int, *, is_mapped: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(input_backlog, "_LITTLE", 0)
