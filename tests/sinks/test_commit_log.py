@@ -11,7 +11,7 @@ import pytest
 from roster.model import TopicPartition
 from roster.pipeline.batch import Owner, Range
 from roster.pipeline.errors import PipelineError, SinkFencedError
-from roster.sinks.commit_log import CHECKPOINTS, LOG, STAGING, CommitLog, Entry
+from roster.sinks.commit_log import CHECKPOINTS, LOG, STAGING, UNCOMMITTED, CommitLog, Entry
 from roster.sinks.parquet import ParquetSink
 from roster.sinks.storage import Storage
 from tests.examples_tried import some
@@ -35,7 +35,7 @@ class Scripted:
         self._inner, self._at, self._act, self._after = inner, at, act, after
         self.operations = 0
         self.acted = False
-        self.uri, self.beside = inner.uri, inner.beside
+        self.uri = inner.uri
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operation = getattr(self._inner, name)
@@ -57,16 +57,13 @@ class Scripted:
 class Memory:
     """A storage of a few dictionaries: fast enough to stop at every operation of long histories."""
 
-    uri, beside = "memory:/out", "../.out.staging"
+    uri = "memory:/out"
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
 
     def prepare(self, name: str) -> None:
         pass
-
-    def can_publish_from(self, name: str) -> bool:
-        return True
 
     def create(self, name: str, data: bytes) -> bool:
         return self.content.setdefault(name, data) is data
@@ -91,7 +88,7 @@ class Memory:
 
     def visible(self) -> list[str]:
         """The rows of every file below the root outside of the log."""
-        names = [name for name in self.content if not name.startswith(("../", "_roster/"))]
+        names = [name for name in self.content if not name.startswith("_roster/")]
         return sorted(line for name in names for line in self.content[name].decode().splitlines())
 
 
@@ -105,8 +102,9 @@ def copy(log: CommitLog, place: Memory, owner: Owner, step: int, most: int = 100
         if not span.size:
             return
         folder = log.new_folder({T0: span})
-        place.create(f"{folder}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
-        log.commit(owner, {T0: span}, folder, ["part.txt"], span.size)
+        name = f"part.txt{UNCOMMITTED}"
+        place.create(f"{folder}/{name}", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
+        log.commit(owner, {T0: span}, folder, [name], span.size)
 
 
 T0_ROWS = sorted(f"{T0} {offset}" for offset in range(LOG_END[T0]))
@@ -123,7 +121,7 @@ class Writer:
         folder = self.log.new_folder(ranges)
         files = []
         for partition, span in ranges.items():
-            file = self.root / folder / f"part-{partition.partition}.txt"
+            file = self.root / folder / f"part-{partition.partition}.txt{UNCOMMITTED}"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{partition} {offset}\n" for offset in range(*span)))
             files.append(file.name)
@@ -150,8 +148,8 @@ def visible(root: Path) -> list[str]:
 
 
 def left(root: Path) -> list[str]:
-    """What is left in the staging folder beside the root."""
-    return sorted(path.name for path in (root.parent / f".{root.name}.staging").iterdir() if path.name != "_roster.txt")
+    """What is left in the staging folder."""
+    return sorted(path.name for path in (root / STAGING).iterdir())
 
 
 ALL = sorted(f"{partition} {offset}" for partition, end in LOG_END.items() for offset in range(end))
@@ -317,12 +315,6 @@ def test_files_are_created_only_once_listed_published_and_removed(tmp_path: Path
     place.publish("a/log/1", "day=1/part")
     place.publish("a/log/1", "day=1/part")
     assert place.read("day=1/part") == b"one"
-    assert place.beside == f"../.{tmp_path.name}.staging"
-    assert place.can_publish_from(place.beside)
-    assert place.create(f"{place.beside}/s/x", b"five")
-    place.publish(f"{place.beside}/s/x", "x")
-    assert place.read("x") == b"five"
-    assert not place.can_publish_from("x/under-a-file")
     place.remove("a")
     place.remove("a")
     assert place.children("a") == []
@@ -333,10 +325,11 @@ def test_published_names_keep_partition_folders_and_sort_in_commit_order(tmp_pat
     writer.log.open()
     writer.log.claim((T0,), A)
     folder = writer.log.new_folder({T0: Range(0, 1)})
-    file = tmp_path / folder / "day=1" / "part-00000-abc.c000.snappy.parquet"
+    name = f"day=1/part-00000-abc.c000.snappy.parquet{UNCOMMITTED}"
+    file = tmp_path / folder / name
     file.parent.mkdir(parents=True)
     file.write_text("x")
-    writer.log.commit(A, {T0: Range(0, 1)}, folder, ["day=1/part-00000-abc.c000.snappy.parquet"], 1)
+    writer.log.commit(A, {T0: Range(0, 1)}, folder, [name], 1)
     assert (tmp_path / "day=1" / "part-0000000002-00000.c000.snappy.parquet").exists()
 
 
@@ -377,7 +370,7 @@ def test_a_writer_that_sleeps_while_others_trim_the_log_writes_nothing_twice(aft
         assert len(seen) == len(set(seen)), f"asleep at operation {at}"
         copy(CommitLog(place, checkpoint_every=2), place, Owner("g", 4, "member-d"), 5)
         assert place.visible() == T0_ROWS, f"asleep at operation {at}"
-        assert [name for name in place.content if name.startswith("../")] == ["../.out.staging/_roster.txt"]
+        assert not [name for name in place.content if name.startswith(STAGING)]
         if not slept:
             break
         at += 1
@@ -407,7 +400,7 @@ def test_an_entry_whose_writer_slept_and_died_before_it_looked_at_the_checkpoint
     asleep = CommitLog(place, checkpoint_every=2)
     asleep.open()
     copy(CommitLog(place, checkpoint_every=2), place, B, 1, 12)
-    folder = "../.out.staging/dead"
+    folder = f"{STAGING}/dead"
     place.create(f"{folder}/part.txt", b"t-0 3\n")
     stale = Entry(
         asleep.version + 1, A, ranges={T0: Range(3, 4)}, folder=folder, files=[(f"{folder}/part.txt", "x.txt")]
@@ -419,35 +412,15 @@ def test_an_entry_whose_writer_slept_and_died_before_it_looked_at_the_checkpoint
     assert place.visible() == sorted(f"t-0 {offset}" for offset in range(15))
 
 
-def test_a_staging_folder_that_is_missing_while_files_wait_there_is_an_error(tmp_path: Path) -> None:
-    root = tmp_path / "out"
-
-    def die() -> None:
-        raise Crash
-
-    place = Scripted(Storage(str(root)), -1, die, after=False)
-    writer = Writer(root, A, place)
-    publish = writer.log._storage.publish
-    writer.log._storage.publish = lambda *names: die()  # type: ignore[method-assign,assignment]
-    with pytest.raises(Crash):
-        writer.work()
-    assert publish
-    aside = tmp_path / "aside"
-    (tmp_path / ".out.staging").rename(aside)
-    with pytest.raises(PipelineError, match=r"is committed, but neither there nor in \.\./\.out\.staging, which is"):
-        CommitLogOf(root)
-    aside.rename(tmp_path / ".out.staging")
-    Writer(root, B).work()
-    assert visible(root) == ALL
-    shutil.rmtree(tmp_path / ".out.staging")
-    assert CommitLogOf(root).positions == LOG_END, "nothing waits there: it may be removed"
-
-
-def test_where_nothing_can_be_made_beside_the_path_files_wait_below_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Storage, "can_publish_from", lambda self, folder: False)
-    Writer(tmp_path / "out", A).work()
-    assert not (tmp_path / ".out.staging").exists()
-    assert list((tmp_path / "out" / STAGING).iterdir()) == []
-    assert visible(tmp_path / "out") == ALL
+def test_files_that_an_earlier_release_left_beside_the_path_are_published(tmp_path: Path) -> None:
+    root, folder = tmp_path / "out", "../.out.staging/abc"
+    Writer(root, A).work()
+    (root / folder).mkdir(parents=True)
+    (root / folder / "part-0.txt").write_text("t-0 30\n")
+    version = CommitLogOf(root).version + 1
+    files = [(f"{folder}/part-0.txt", "part-0.txt")]
+    entry = Entry(version, A, ranges={T0: Range(30, 31)}, folder=folder, files=files, rows=1)
+    assert Storage(str(root)).create(f"{LOG}/{version:020}.json", entry.encode())
+    assert CommitLogOf(root).positions[T0] == 31
+    assert visible(root) == sorted([*ALL, "t-0 30"])
+    assert not (root / folder).exists()

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from roster.spark import DatabaseSink, PostgresSink
-from tests.real.realparts.databases import Database, MariaDb, Postgres, asking
+from roster.spark import PostgresSink
+from tests.real.realparts.databases import Postgres, asking
 from tests.sinks.table_worker import KEYS, forking, latest, uncommitted, upserted, work
 from tests.sinks.test_transactional_kills import Feed, caught_up, quick_broker
 from tests.spark.programs import APPS, Application
@@ -39,7 +39,6 @@ PROGRAM = APPS / "database.py"
 PARTITIONS, IDS = 4, 50
 SIZE = 37
 WAIT = 180
-SERVED = [("mariadb", "append"), ("mariadb", "upsert"), ("postgres", "upsert")]
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 60 * BLOWS)]
 
@@ -80,12 +79,9 @@ def workers(parent: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def server(kind: str) -> Iterator[Database | None]:
-    """A server that no other test has; None: SQLite has none."""
-    if kind == "sqlite":
-        yield None
-        return
-    started = {"mariadb": MariaDb, "postgres": Postgres}[kind]()
+def server() -> Iterator[Postgres]:
+    """A server that no other test has."""
+    started = Postgres()
     try:
         yield started
     finally:
@@ -94,15 +90,11 @@ def server(kind: str) -> Iterator[Database | None]:
 
 @pytest.mark.real
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    ("kind", "mode"), [("postgres", "append"), ("postgres", "upsert"), ("mariadb", "upsert"), ("sqlite", "append")]
-)
-def test_the_table_is_exact_whatever_befalls_application_worker_database_and_broker(
-    tmp_path: Path, kind: str, mode: str
-) -> None:
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_table_is_exact_whatever_befalls_application_worker_database_and_broker(tmp_path: Path, mode: str) -> None:
     chance, group = random.Random(SEED), f"kills-{uuid.uuid4().hex[:8]}"
-    with quick_broker(tmp_path / "data") as (topics, restart), server(kind) as database:
-        url = f"sqlite:///{tmp_path}/shop.db" if database is None else database.create()
+    with quick_broker(tmp_path / "data") as (topics, restart), server() as database:
+        url = database.create()
         topic, rows = topics.create(PARTITIONS), Rows()
         started = 0
 
@@ -112,7 +104,7 @@ def test_the_table_is_exact_whatever_befalls_application_worker_database_and_bro
             arguments = [topics.bootstrap, group, topic, url, mode]
             return Application(PROGRAM, *arguments, log=tmp_path / f"app-{started}.log")
 
-        application, kinds = start(), ["worker", *(["database"] if database else []), "broker", "application"]
+        application, kinds = start(), ["worker", "database", "broker", "application"]
         dealt = Counter[str]()
         try:
             with Feed(topics.bootstrap, topic, rows, pause=0.15):
@@ -127,7 +119,7 @@ def test_the_table_is_exact_whatever_befalls_application_worker_database_and_bro
                         application = start()
                     elif struck == "broker":
                         restart()
-                    elif struck == "database" and database is not None:
+                    elif struck == "database":
                         database.kill()
                         time.sleep(chance.uniform(0, 2.0))
                         database.start()
@@ -142,12 +134,11 @@ def test_the_table_is_exact_whatever_befalls_application_worker_database_and_bro
             found = Counter((row.id, row.n) for row in connection.execute(sa.text("select id, n from results")))
         wanted = rows.sent if mode == "append" else dict(rows.sent).items()
         assert found == Counter(wanted)
-        print(f"{kind}, {mode}: {len(rows.sent)} records, {len(found)} rows, {dict(dealt)}", flush=True)
+        print(f"{mode}: {len(rows.sent)} records, {len(found)} rows, {dict(dealt)}", flush=True)
 
 
-def sink_of(url: str, mode: str) -> DatabaseSink:
-    kind = PostgresSink if url.startswith("postgresql") else DatabaseSink
-    return kind(url, "results", mode=mode, keys=KEYS if mode == "upsert" else ())
+def sink_of(url: str, mode: str) -> PostgresSink:
+    return PostgresSink(url, "results", mode=mode, keys=KEYS if mode == "upsert" else ())
 
 
 def writer(url: str, mode: str, member: str, end: Any) -> None:
@@ -158,22 +149,14 @@ def writer(url: str, mode: str, member: str, end: Any) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        ("sqlite", "append"),
-        ("sqlite", "upsert"),
-        *(pytest.param(*case, marks=[pytest.mark.real, pytest.mark.gate]) for case in SERVED),
-    ],
-)
+@pytest.mark.real
+@pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.sampled(1)
-def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
-    tmp_path: Path, kind: str, mode: str
-) -> None:
+def test_two_writers_of_the_same_partitions_are_killed_with_their_database(mode: str) -> None:
     chance, context = random.Random(SEED), forking()
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(server(kind))
-        url = f"sqlite:///{tmp_path}/shop.db" if database is None else database.create()
+        database = stack.enter_context(server())
+        url = database.create()
         end = context.Value("q", 0)
 
         def start(number: int) -> Any:
@@ -195,8 +178,8 @@ def test_two_writers_of_the_same_partitions_are_killed_with_their_database(
         for number in range(BLOWS):
             end.value += 150
             time.sleep(chance.uniform(0.1, 0.8))
-            victim = number % 3 if database is not None else number % 2
-            if victim == 2 and database is not None:
+            victim = number % 3
+            if victim == 2:
                 database.kill()
                 time.sleep(chance.uniform(0, 0.5))
                 database.start()

@@ -7,16 +7,15 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from roster.model import TopicPartition
-from roster.sinks import parquet
+from roster.sinks.commit_log import STAGING, UNCOMMITTED
 from roster.spark import Batch, Owner, ParquetSink, PipelineError, Range
-from roster.stateful.table_sink import TableStateSink
 
 pytestmark = pytest.mark.spark
 
@@ -35,68 +34,43 @@ def opened(spark: SparkSession, path: Path, **options: object) -> ParquetSink:
     return sink
 
 
-@pytest.fixture
-def several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sink takes the session's executors for processes that may run on other machines."""
-    monkeypatch.setattr(parquet, "runs_in_one_process", lambda spark: False)
-
-
 def counted(frame: DataFrame) -> DataFrame:
     return frame.groupBy((frame["id"] % 7).alias("n")).count()
 
 
-def test_rows_on_another_machines_disk_are_one_error_and_nothing_counts(
-    spark: SparkSession, tmp_path: Path, several_processes: None
-) -> None:
-    sink = opened(spark, tmp_path / "out")
-    first = batch(0, 0, 10)
-    sink.commit(sink.write(spark.range(0, 10, 1, 2), first), first)
-    second = batch(1, 10, 20)
-    written = sink.write(spark.range(10, 20, 1, 2), second)
-    # One executor's file is not on this disk.
-    min((tmp_path / ".out.staging").rglob("part-*.parquet")).unlink()
-    with pytest.raises(
-        PipelineError, match=r"^path: executors wrote 10 rows, and the driver finds 5 of them in .*share"
-    ):
-        sink.commit(written, second)
-    assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
-    assert ParquetSink(tmp_path / "out").positions() == {T0: 10}
-    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(10))
+def uncommitted(path: Path) -> list[Path]:
+    return sorted((path / STAGING).rglob(f"*{UNCOMMITTED}"))
 
 
 @pytest.mark.gate
-def test_no_file_at_all_is_noticed_where_columns_become_folders(
-    spark: SparkSession, tmp_path: Path, several_processes: None
-) -> None:
+def test_no_file_at_all_is_noticed_where_columns_become_folders(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out", partition_by=["n"])
     only = batch(0, 0, 50)
     written = sink.write(counted(spark.range(50)), only)
-    for file in (tmp_path / ".out.staging").rglob("*.parquet"):
+    assert len(uncommitted(tmp_path / "out")) == 7
+    for file in uncommitted(tmp_path / "out"):
         file.unlink()
     with pytest.raises(PipelineError, match=r"executors wrote 7 rows, and the driver finds 0 of them"):
         sink.commit(written, only)
     assert ParquetSink(tmp_path / "out").positions() == {}
 
 
-@pytest.mark.parametrize("rows", [0, 50])
-@pytest.mark.sampled(1)
-def test_what_was_written_and_found_agrees(
-    spark: SparkSession, tmp_path: Path, several_processes: None, rows: int
-) -> None:
+def test_frames_of_a_transform_are_written_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
     for partition_by in ((), ("n",)):
         sink = opened(spark, tmp_path / f"out{len(partition_by)}", partition_by=partition_by)
-        only = batch(0, 0, 50)
-        frame = counted(spark.range(rows)) if rows else counted(spark.range(50)).where("false")
-        written = sink.write(frame, only)
-        assert written.rows == (7 if rows else 0)
-        sink.commit(written, only)
-        assert sink.rows() == written.rows
+        empty, only = batch(0, 0, 50), batch(1, 50, 100)
+        sink.commit(sink.write(counted(spark.range(50)).where("false"), empty), empty)
+        assert sink.read(spark).count() == 0
+        sink.commit(sink.write(counted(spark.range(50)), only), only)
+        assert sorted(row.n for row in sink.read(spark).collect()) == list(range(7))
+        assert sink.rows() == 7
 
 
-@pytest.mark.gate
-def test_rows_are_counted_only_where_executors_are_other_processes(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out")
-    assert sink.write(spark.range(3), batch(0, 0, 3)).rows is None
+    with pytest.raises(PySparkException, match="USER_RAISED"):
+        sink.write(spark.range(10).selectExpr("if(id < 9, id, raise_error('no'))"), batch(0, 0, 10))
+    assert not list((tmp_path / "out" / STAGING).iterdir())
 
 
 EVERY_TYPE = (
@@ -136,12 +110,9 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
     try:
-        sinks = [opened(spark, tmp_path / name) for name in ("spark", "tasks")]
-        only = batch(0, 0, 2)
-        for sink, write in zip(
-            sinks, (lambda s: s.write(frame, only), lambda s: in_tasks(s, frame, only)), strict=True
-        ):
-            sink.commit(write(sink), only)
+        frame.write.parquet(str(tmp_path / "spark"))
+        sink, only = opened(spark, tmp_path / "tasks"), batch(0, 0, 2)
+        sink.commit(in_tasks(sink, frame, only), only)
     finally:
         spark.conf.set("spark.sql.parquet.outputTimestampType", str(before))
     ((one,), (other,)) = (files_below(tmp_path / name) for name in ("spark", "tasks"))
@@ -155,18 +126,16 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     assert [given.row_group(0).column(n).compression for n in range(given.num_columns)] == [
         "SNAPPY"
     ] * given.num_columns
-    assert one.name.split(".", 1)[1] == other.name.split(".", 1)[1] == "snappy.parquet"
+    assert other.name.split(".", 1)[1] == "snappy.parquet"
     read = [spark.read.parquet(str(tmp_path / name)) for name in ("spark", "tasks")]
     assert read[0].schema == read[1].schema
     assert sorted(read[0].collect(), key=repr) == sorted(read[1].collect(), key=repr)
-    assert [(tmp_path / name / "_roster" / "schema.json").read_text() for name in ("spark", "tasks")] == [
-        frame.schema.json()
-    ] * 2
+    assert (tmp_path / "tasks" / "_roster" / "schema.json").read_text() == frame.schema.json()
 
 
 @pytest.mark.parametrize("names", [(), ("n",), ("text", "n")])
 @pytest.mark.sampled(1)
-def test_an_output_goes_on_whoever_writes_the_next_batch(
+def test_batches_with_and_without_a_transform_use_the_same_folders(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     sink = opened(spark, tmp_path / "out", partition_by=names)
@@ -182,7 +151,7 @@ def test_an_output_goes_on_whoever_writes_the_next_batch(
     assert sorted(map(tuple, found)) == sorted(wanted)
     assert sink.rows() == 40
     folders = {p.parent.relative_to(tmp_path / "out").as_posix() for p in files_below(tmp_path / "out")}
-    assert len(folders) == {0: 1, 1: 2, 2: 8}[len(names)], "both writers use the same folders"
+    assert len(folders) == {0: 1, 1: 2, 2: 8}[len(names)]
 
 
 @pytest.mark.gate
@@ -202,12 +171,12 @@ def test_files_of_tasks_on_another_machines_disk_are_one_error_and_nothing_count
     sink = opened(spark, tmp_path / "out")
     for ruin in (Path.unlink, lambda file: file.write_bytes(b"cut off")):
         written = in_tasks(sink, spark.range(10), batch(0, 0, 10))
-        ruin(next((tmp_path / ".out.staging").rglob("part-*.parquet")))
+        ruin(uncommitted(tmp_path / "out")[0])
         with pytest.raises(
             PipelineError, match=r"^path: executors wrote 10 rows, and the driver finds 5 of them in .*share"
         ):
             sink.commit(written, batch(0, 0, 10))
-    assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
+    assert not uncommitted(tmp_path / "out")
     assert ParquetSink(tmp_path / "out").positions() == {}
 
 
@@ -232,35 +201,34 @@ def test_limits_and_compression_are_followed(spark: SparkSession, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "schema", "why"),
     [
-        (
-            {},
-            "id long, at timestamp_ntz",
-            "outputTimestampType is INT96, and a column is timestamp_ntz. Set TIMESTAMP_",
-        ),
-        ({"partition_by": ["at"]}, "id long, at timestamp", "of a type that pyarrow writes in another way"),
-        ({"partition_by": ["id"]}, "id long", "none but partition_by"),
-        ({"partition_by": ["ID"]}, "id long, n int", "none but partition_by"),
-        ({"compression": "lz4"}, "id long", "pyarrow has no compression 'lz4'. Use one of none, "),
-        ({}, "id long, wait interval day to second", "of a type that"),
-        ({}, "id long, any array<variant>", "of a type that"),
+        ({"partition_by": ["at"]}, "id long, at timestamp", "partition_by: column `at` is timestamp: only text"),
+        ({"partition_by": ["id"]}, "id long", "partition_by: all columns partition the output"),
+        ({"partition_by": ["ID"]}, "id long, n int", "partition_by: the rows have no column `ID`"),
+        ({"compression": "lz4"}, "id long", "compression: pyarrow has no compression 'lz4'. Use one of none, "),
+        ({}, "id long, wait interval day to second", "ParquetSink: pyarrow writes column `wait`, which is interval"),
+        ({}, "id long, any array<variant>", "ParquetSink: pyarrow writes column `any`, which is array<variant>"),
+        ({}, "id long, Id long", "ParquetSink: there are two columns 'id'"),
     ],
 )
 @pytest.mark.sampled(1)
-def test_what_only_spark_writes_is_left_to_it(
+def test_what_would_not_be_as_spark_writes_it_is_refused(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any], schema: str, why: str
 ) -> None:
     sink = opened(spark, tmp_path / "out", **options)
-    columns = spark.createDataFrame([], schema).schema
-    assert sink.task_writer(batch(0, 0, 1), columns) is None
-    assert not list((tmp_path / ".out.staging").glob("*.json")), "no folder is left behind"
-    assert why in sink.why_spark_writes(columns)
-    stateful = TableStateSink(sink, columns, *([MagicMock()] * 2), None)
-    with pytest.raises(
-        PipelineError, match=r"^write: ParquetSink cannot write results of state inside the tasks: "
-    ) as no:
-        stateful.task_writer(None, columns)
-    assert why.partition(". ")[0] in str(no.value)
-    assert str(no.value).endswith("other sink") or str(no.value).endswith("such as DeltaSink")
+    with pytest.raises(PipelineError) as no:
+        sink.task_writer(batch(0, 0, 1), spark.createDataFrame([], schema).schema)
+    assert str(no.value).startswith(why)
+    assert not list((tmp_path / "out" / STAGING).iterdir()), "no folder is left behind"
+
+
+def test_times_without_a_zone_are_written_in_microseconds(spark: SparkSession, tmp_path: Path) -> None:
+    sink, only = opened(spark, tmp_path / "out"), batch(0, 0, 1)
+    frame = spark.sql(
+        "select timestamp'2024-02-29 01:02:03Z' as at, timestamp_ntz'2024-02-29 01:02:03.456789' as plain"
+    )
+    sink.commit(sink.write(frame, only), only)
+    assert [field.dataType for field in sink.read(spark).schema] == [field.dataType for field in frame.schema]
+    assert sink.read(spark).collect() == frame.collect()
 
 
 @pytest.mark.parametrize(

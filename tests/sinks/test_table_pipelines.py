@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
-from roster.spark import DeltaSink, IcebergSink, Pipeline, WriteError
+from roster.spark import DeltaSink, IcebergSink, Pipeline
 from tests.sinks.table_places import PLACES
 
 if TYPE_CHECKING:
@@ -36,26 +34,12 @@ def iceberg(path: Path) -> tuple[Any, Any]:
     return sink, lambda: load_catalog("default", **catalog).load_table("shop.orders").scan().to_arrow().to_pylist()
 
 
-def database(path: Path, kind: str = "sqlite") -> tuple[Any, Any]:
-    place = PLACES[kind](str(path))
+def postgres(path: Path) -> tuple[Any, Any]:
+    place = PLACES["postgres"](str(path))
     return place.sink(), lambda: place.arrow().to_pylist()
 
 
-def postgres(path: Path) -> tuple[Any, Any]:
-    return database(path, "postgres")
-
-
-@pytest.mark.gate
-def test_a_value_that_the_database_does_not_hold_ends_the_run_with_one_line(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topics.create(1, 10))
-    pipeline.map_arrow(lambda rows: pa.record_batch({"x": pa.array([math.nan] * len(rows))}), "x double")
-    with pytest.raises(WriteError, match=r"^column `x` has NaN or an infinity, which sqlite does not store"):
-        pipeline.write(PLACES["sqlite"](str(tmp_path)).sink()).run(available_now=True)
-
-
-@pytest.mark.parametrize("make", [delta, iceberg, database, pytest.param(postgres, marks=pytest.mark.real)])
+@pytest.mark.parametrize("make", [delta, iceberg, pytest.param(postgres, marks=pytest.mark.real)])
 def test_each_record_is_in_the_table_once(spark: SparkSession, topics: Topics, tmp_path: Path, make: Any) -> None:
     topic = topics.create(2, 300)
     sink, rows = make(tmp_path)

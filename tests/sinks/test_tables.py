@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.sinks import small_files
+from roster.sinks import delta
 from roster.spark import Owner, SinkFencedError
 from tests.sinks.table_places import FILES, T0, T1, Place, Row, Server, batch, opened, plain, rows
 from tests.sinks.table_worker import GROUP, SCHEMA, forking, uncommitted, work
@@ -145,7 +145,7 @@ READERS = {
 def test_readers_see_whole_batches_while_writing_and_merging_go_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_files, "FAN", 2)
+    monkeypatch.setattr(delta, "_COMMITS", 2)
     sink, size, batches = opened(place.sink(), T0, T1), 5, 3 if place.is_remote else 8
     done = threading.Event()
     sink.task_writer(batch({T0: (0, 1)}), SCHEMA)

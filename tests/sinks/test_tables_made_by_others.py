@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from roster.pipeline.batch_sink import Source
 from roster.pipeline.errors import RefusedRowsError
-from roster.spark import DatabaseSink, PipelineError
+from roster.spark import PipelineError, PostgresSink
 from tests.examples_tried import examples
 from tests.sinks.table_places import T0, opened
 from tests.sinks.table_worker import GROUP
@@ -73,139 +73,56 @@ TYPES: dict[str, tuple[T.DataType, Callable[[random.Random], Any]]] = {
 }
 KEY_TYPES = ["string", "string", "string", "int", "long", "binary", "decimal", "date", "at"]
 COLUMNS = {
-    "postgres": {
-        "string": [
-            *("text", "varchar", "varchar(2)", "varchar(3)", 'text collate "C"', "text collate any_case", "char(3)"),
-            *("char(2)", "citext", "name", '"char"', "code", "folded", "bpchar", "colour", "json", "uuid", "bit(3)"),
-        ],
-        "binary": ["bytea", "bit varying"],
-        "int": ["integer", "bigint", "smallint", "numeric", "numeric(9)", "numeric(12, 2)", "real", "serial", "money"],
-        "float": ["real", "double precision", "float(10)", "float(30)", "numeric"],
-        "decimal": ["numeric", "numeric(9, 2)", "numeric(9, 1)", "numeric(12, -1)", "numeric(7, 2)", "money", "dec5"],
-        "boolean": ["boolean", "bit(1)", "integer"],
-        "date": ["date", "timestamp", "timestamptz", "text"],
-        "at": ["timestamptz", "timestamptz(3)", "timestamptz(0)", "timestamp", "date", "time"],
-        "local": ["timestamp", "timestamp(2)", "timestamptz", "interval"],
-    },
-    "mariadb": {
-        "string": [
-            *(
-                "varchar(99) collate utf8mb4_nopad_bin",
-                "tinytext",
-                "text",
-                "varchar(3)",
-                "char(3)",
-                "varchar(2) collate utf8mb4_nopad_bin",
-            ),
-            *(
-                "varchar(700) collate utf8mb4_nopad_bin",
-                "char(3) collate utf8mb4_nopad_bin",
-                "varchar(9) charset latin1",
-            ),
-            *("varchar(3) collate latin1_nopad_bin", "enum('a', 'ab')", "set('a', 'ab')", "nchar(3)", "uuid", "json"),
-            *("varchar(99) collate utf8mb4_bin", "varbinary(9)", "tinyblob", "longtext"),
-        ],
-        "binary": [
-            "longblob",
-            "tinyblob",
-            "binary(3)",
-            "binary(2)",
-            "varbinary(3)",
-            "varbinary(700)",
-            "bit(8)",
-            "text",
-        ],
-        "int": [
-            "int",
-            "bigint",
-            "int unsigned",
-            "int zerofill",
-            "mediumint",
-            "decimal(10)",
-            "decimal(12, 2)",
-            "float",
-            "year",
-        ],
-        "float": ["float", "double", "float(7, 4)", "float(24)", "float(53)", "decimal(9, 2)", "real"],
-        "decimal": ["decimal(9, 2)", "decimal(10, 3)", "decimal(9, 1)", "decimal(9, 2) unsigned", "decimal", "double"],
-        "boolean": ["bool", "bit(1)", "tinyint(1)", "tinyint(4)"],
-        "date": ["date", "datetime", "datetime(6)", "year"],
-        "at": ["datetime(6)", "datetime", "datetime(3)", "timestamp(6) null", "date", "time(6)"],
-        "local": ["datetime(6)", "datetime", "timestamp(6) null"],
-    },
-    "sqlite": {
-        "string": [
-            *("text", "varchar(2)", "char(3)", "clob", "string", "", "text collate nocase", "text collate rtrim"),
-            *("numeric", "integer", "nvarchar(3)", "charint", "blob", "datetime"),
-        ],
-        "binary": ["blob", "text", ""],
-        "int": ["integer", "int", "bigint", "smallint", "numeric", "real", "text", "boolean", "floating point"],
-        "float": ["real", "double", "float", "floating point", "numeric", "text"],
-        "decimal": ["text", "numeric", "decimal(9, 2)", "real", "varchar(9)"],
-        "boolean": ["boolean", "bool", "integer", "text"],
-        "date": ["date", "text", "numeric", "datetime"],
-        "at": ["timestamp", "datetime", "text", "date", "integer"],
-        "local": ["timestamp", "datetime", "numeric"],
-    },
+    "string": [
+        *("text", "varchar", "varchar(2)", "varchar(3)", 'text collate "C"', "text collate any_case", "char(3)"),
+        *("char(2)", "citext", "name", '"char"', "code", "folded", "bpchar", "colour", "json", "uuid", "bit(3)"),
+    ],
+    "binary": ["bytea", "bit varying"],
+    "int": ["integer", "bigint", "smallint", "numeric", "numeric(9)", "numeric(12, 2)", "real", "serial", "money"],
+    "float": ["real", "double precision", "float(10)", "float(30)", "numeric"],
+    "decimal": ["numeric", "numeric(9, 2)", "numeric(9, 1)", "numeric(12, -1)", "numeric(7, 2)", "money", "dec5"],
+    "boolean": ["boolean", "bit(1)", "integer"],
+    "date": ["date", "timestamp", "timestamptz", "text"],
+    "at": ["timestamptz", "timestamptz(3)", "timestamptz(0)", "timestamp", "date", "time"],
+    "local": ["timestamp", "timestamp(2)", "timestamptz", "interval"],
 }
 ALIKE = {"tiny": "int", "long": "int", "double": "float"}
 """Types that are tried with the columns of another one."""
-MADE = {
-    "postgres": (
-        "create extension citext",
-        "create domain code as varchar(2)",
-        "create domain folded as citext",
-        "create domain dec5 as numeric(9, 1)",
-        "create type colour as enum ('a', 'ab')",
-        "create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)",
-    )
-}
-UNIQUE = {
-    "postgres": [
-        *(
-            "primary key ({keys})",
-            "unique ({keys})",
-            "unique ({keys}) deferrable",
-            "unique ({keys}) initially deferred",
-        ),
-        *(
-            "",
-            "unique nulls not distinct ({keys})",
-            "unique ({keys}) include (v0)",
-            "exclude using btree ({keys} with =)",
-        ),
-        *("/unique index on {table} ({keys}) where v0 is null", "/unique index on {table} (({first}::text))"),
-        "unique ({keys}); /unique index on {table} (({first}::citext))",
-        "/unique index on {table} ({first} collate any_case)",
-        "unique ({keys}); /unique index on {table} ({first} collate any_case)",
-    ],
-    "mariadb": [
-        *("primary key ({keys})", "unique ({keys})", "", "unique ({first}(1))", "unique ({keys}), unique (v0)"),
-        "unique ({keys}), f varchar(9) as (lower({first})) virtual unique",
-        "unique ({keys}), n int not null auto_increment unique",
-    ],
-    "sqlite": [
-        *("primary key ({keys})", "unique ({keys})", "", "primary key ({keys}) on conflict ignore"),
-        *("unique ({keys}) on conflict replace", "unique ({keys}) on conflict ignore"),
-        *(
-            "/unique index {table}_u on {table} ({keys}) where v0 is null",
-            "/unique index {table}_u on {table} (lower({first}))",
-        ),
-        *(
-            "/unique index {table}_u on {table} ({first} collate nocase)",
-            "unique ({keys}), unique ({first} collate nocase)",
-        ),
-    ],
-}
+MADE = (
+    "create extension citext",
+    "create domain code as varchar(2)",
+    "create domain folded as citext",
+    "create domain dec5 as numeric(9, 1)",
+    "create type colour as enum ('a', 'ab')",
+    "create collation any_case (provider=icu, locale='und-u-ks-level2', deterministic=false)",
+)
+UNIQUE = [
+    *(
+        "primary key ({keys})",
+        "unique ({keys})",
+        "unique ({keys}) deferrable",
+        "unique ({keys}) initially deferred",
+    ),
+    *(
+        "",
+        "unique nulls not distinct ({keys})",
+        "unique ({keys}) include (v0)",
+        "exclude using btree ({keys} with =)",
+    ),
+    *("/unique index on {table} ({keys}) where v0 is null", "/unique index on {table} (({first}::text))"),
+    "unique ({keys}); /unique index on {table} (({first}::citext))",
+    "/unique index on {table} ({first} collate any_case)",
+    "unique ({keys}); /unique index on {table} ({first} collate any_case)",
+]
 """Constraints of a table, behind a / statements of their own."""
 
 
 class Case:
     """A table and rows for it."""
 
-    def __init__(self, kind: str, seed: int) -> None:
-        chance = random.Random(f"{kind} {seed}")
-        self.kind, self.table = kind, f"t{seed}"
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(f"postgres {seed}")
+        self.table = f"t{seed}"
         self.is_upsert = chance.random() < 0.6
         keys = [chance.choice(KEY_TYPES) for _ in range(chance.choice([1, 1, 2]))]
         values = [chance.choice(list(TYPES)) for _ in range(chance.randrange(1, 4))]
@@ -213,7 +130,7 @@ class Case:
         self.types = dict(zip(names, keys + values, strict=True))
         self.keys = names[: len(keys)]
         self.columns = {name: self._column(chance, of) for name, of in self.types.items()}
-        unique = UNIQUE[kind][0] if chance.random() < 0.3 else chance.choice(UNIQUE[kind])
+        unique = UNIQUE[0] if chance.random() < 0.3 else chance.choice(UNIQUE)
         self.unique = unique if self.is_upsert or chance.random() < 0.3 else ""
         self.rows = [
             {name: None if chance.random() < 0.05 else TYPES[of][1](chance) for name, of in self.types.items()}
@@ -221,7 +138,7 @@ class Case:
         ]
 
     def _column(self, chance: random.Random, of: str) -> str:
-        kinds = COLUMNS[self.kind][ALIKE.get(of, of)]
+        kinds = COLUMNS[ALIKE.get(of, of)]
         # Often one that is right, so that several columns fit.
         return kinds[0] if chance.random() < 0.75 else chance.choice(kinds)
 
@@ -245,16 +162,7 @@ class Case:
 
     def plain(self, row: dict[str, Any]) -> tuple[Any, ...]:
         """The row as plain SQL reads it."""
-        return tuple(self._plain(of, row[name]) for name, of in self.types.items())
-
-    def _plain(self, of: str, value: Any) -> Any:
-        if value is None:
-            return None
-        if of == "at" and self.kind != "postgres":
-            value = value.replace(tzinfo=None)
-        if self.kind == "sqlite" and of in ("at", "local"):
-            return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-        return str(value) if self.kind == "sqlite" and of in ("date", "decimal") else value
+        return tuple(row[name] for name in self.types)
 
     def read(self, place: Place, table: str) -> list[tuple[Any, ...]]:
         """All rows, by plain SQL."""
@@ -283,7 +191,7 @@ def bag(rows: list[tuple[Any, ...]]) -> Counter[str]:
     return Counter(map(repr, rows))
 
 
-def written(sink: DatabaseSink, case: Case, start: int, rows: Values) -> Values:
+def written(sink: PostgresSink, case: Case, start: int, rows: Values) -> Values:
     """Write rows as a pipeline with dead letters does; return those that were not refused."""
     for _ in range(len(rows)):
         try:
@@ -296,7 +204,7 @@ def written(sink: DatabaseSink, case: Case, start: int, rows: Values) -> Values:
     return rows
 
 
-def refusal(sink: DatabaseSink, case: Case) -> str:
+def refusal(sink: PostgresSink, case: Case) -> str:
     """Why a run does not begin."""
     try:
         with warnings.catch_warnings(action="ignore"):  # SQLAlchemy's, of indexes of expressions
@@ -315,8 +223,6 @@ def is_kept(place: Place, case: Case, row: dict[str, Any]) -> bool:
     values = dict(zip(names, case.plain(row), strict=True))
     statement = sa.text(f"insert into {copy} ({', '.join(names)}) values ({', '.join(f':{name}' for name in names)})")
     with place.engine.connect() as connection:
-        if case.kind == "mariadb":
-            connection.exec_driver_sql("set sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'")
         connection.exec_driver_sql(f"delete from {copy}")
         try:
             connection.execute(statement, values)
@@ -326,12 +232,14 @@ def is_kept(place: Place, case: Case, row: dict[str, Any]) -> bool:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.process
+@pytest.mark.real
 def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place) -> None:
     seen = Counter[str]()
-    for statement in MADE.get(place.kind, ()):
+    for statement in MADE:
         place.run(statement)
     for seed in range(TABLES):
-        case = Case(place.kind, seed)
+        case = Case(seed)
         if not case.create(place, case.table):
             seen["not made"] += 1
             continue
@@ -356,6 +264,6 @@ def test_what_plain_sql_reads_of_random_tables_is_what_was_written(place: Place)
         if not case.unique and case.create(place, f"{case.table}_copy"):
             refused = [row for row in case.rows if not any(row is other for other in rows)]
             assert not [row for row in refused if is_kept(place, case, row)], about
-    print(place.kind, dict(seen))
+    print(dict(seen))
     assert seen["taken"] >= TABLES // 8, seen
     assert seen["rows"]

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 KINDS = [
     "delta",
     pytest.param("iceberg", marks=pytest.mark.gate),
-    "sqlite",
     pytest.param("postgres", marks=pytest.mark.real),
 ]
 GAP = timedelta(seconds=10)

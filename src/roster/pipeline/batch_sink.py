@@ -12,7 +12,7 @@ from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.sink import Sink
 from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
-from roster.pipeline.tasks.writer import Writer
+from roster.pipeline.tasks.writer import Writer, written_frame
 from roster.security import PLAINTEXT, Security
 
 
@@ -94,9 +94,16 @@ class BatchSink(Sink):
         df.write.format("noop").mode("overwrite").save()
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> object:
-        """As in `Sink`; not needed where `task_writer` always returns a writer and the pipeline has no transform."""
-        raise NotImplementedError
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        """As in `Sink`, by default in tasks of the rows with what `task_writer` returns."""
+        writer = self.task_writer(batch, df.schema)
+        assert writer is not None  # of a sink without a `write` of its own
+        try:
+            results = written_frame(writer, df)
+        except BaseException:
+            self.abort(self.collect(writer, [], batch), batch)
+            raise
+        return self.collect(writer, results, batch)
 
     def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
         """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.
@@ -104,10 +111,6 @@ class BatchSink(Sink):
         Without a batch its tasks get no rows and must have no effect: they only load what a batch will need.
         """
         return None
-
-    def why_spark_writes(self, schema: StructType) -> str:
-        """Return why `task_writer` returns None for rows with these columns, and what to do; "": it never does."""
-        return ""
 
     def begin(self, batch: Batch) -> None:
         """Begin what need not wait for the results of a small batch, which `abort` drops; raises what `write` does."""

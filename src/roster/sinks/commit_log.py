@@ -4,12 +4,9 @@ Layout below a sink's root:
 
     _roster/log/00000000000000000007.json          one entry: ranges and files of a batch, or a claim of partitions
     _roster/checkpoints/00000000000000000032.json  state at a version, so that opening reads only the entries after it
+    _roster/staging/<folder>.json                  ranges that a folder will commit, written before the folder
+    _roster/staging/<folder>/….uncommitted         files that are not committed, which no reader takes by their names
     part-….parquet                                 published files
-
-and beside it, where readers of the whole tree do not look (or in `_roster/staging`, if nothing can be created beside):
-
-    .<name>.staging/<folder>.json           ranges that a folder will commit, written before the folder
-    .<name>.staging/<folder>/…              files that are not committed
 
 A commit is one entry, created only if its version is free; it names all partitions of the batch, so that the batch
 counts whole or not at all. Its files are renamed out of the staging folder afterwards; opening the log completes the
@@ -43,7 +40,8 @@ LOG = f"{FOLDER}/log"
 STAGING = f"{FOLDER}/staging"
 CHECKPOINTS = f"{FOLDER}/checkpoints"
 FORMAT = 1
-_SIGN = "_roster.txt"
+UNCOMMITTED = ".uncommitted"
+"""End of the names of files that are not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +120,11 @@ class CommitLog:
         self._checkpointed = 0
         self._unpublished: list[Entry] = []
         self._touched: set[str] = set()
-        self._staging = STAGING
 
     def prepare(self) -> None:
-        """Create a writer's folders, the one for staging beside the root if files can be renamed from there."""
-        self._storage.prepare(FOLDER)
-        self._storage.prepare(LOG)
-        if self._storage.beside and self._storage.can_publish_from(self._storage.beside):
-            self._staging = self._storage.beside
-            self._storage.create(f"{self._staging}/{_SIGN}", f"Not committed yet to {self._storage.uri}\n".encode())
-        else:
-            self._storage.prepare(STAGING)
+        """Create a writer's folders."""
+        for folder in (FOLDER, LOG, STAGING):
+            self._storage.prepare(folder)
 
     def open(self) -> None:
         """Read the log, publish what writers that died had committed, remove folders that can never be committed."""
@@ -187,7 +179,7 @@ class CommitLog:
 
     def new_folder(self, ranges: Mapping[TopicPartition, Range]) -> str:
         """Name a new folder for files that are not committed, relative to the root."""
-        folder = f"{self._staging}/{uuid.uuid4().hex}"
+        folder = f"{STAGING}/{uuid.uuid4().hex}"
         intent = _nest({partition: list(span) for partition, span in ranges.items()})
         self._storage.create(f"{folder}.json", json.dumps(intent).encode())
         return folder
@@ -260,21 +252,7 @@ class CommitLog:
         for uncommitted, published in entry.files:
             self._storage.publish(uncommitted, published)
             self._touched.update(_parents(published))
-        if self._storage.read(f"{entry.folder.rpartition('/')[0]}/{_SIGN}") is None:
-            self._check_published(entry)
         self.discard(entry.folder)
-
-    def _check_published(self, entry: Entry) -> None:
-        """Raise PipelineError unless all files of an entry, whose staging folder is missing, are published."""
-        for _, published in entry.files:
-            parent, _, name = published.rpartition("/")
-            if name not in self._storage.children(parent or "."):
-                place = entry.folder.rpartition("/")[0]
-                raise PipelineError(
-                    f"{self._storage.uri}/{published} is committed, but neither there nor in {place}, which is missing",
-                    field="path",
-                    fix=f"Bring {place} (relative to the path) back, or make it with a file {_SIGN} to go on without",
-                )
 
     def check_group(self, group: str) -> None:
         """Raise PipelineError if the log is another group's."""
@@ -351,13 +329,12 @@ class CommitLog:
 
     def _sweep(self) -> None:
         """Remove folders that can never be committed: the position of a partition is past the folder's start."""
-        for place in {self._staging, self._storage.beside, STAGING} - {""}:
-            names = self._storage.children(place)
-            for name in {name.removesuffix(".json") for name in names if name[0] not in "._"}:
-                data = self._storage.read(f"{place}/{name}.json")
-                # The intent is written first: a folder without one was discarded while a task was writing.
-                if data is None or self._is_dead(data):
-                    self.discard(f"{place}/{name}")
+        names = self._storage.children(STAGING)
+        for name in {name.removesuffix(".json") for name in names if name[0] not in "._"}:
+            data = self._storage.read(f"{STAGING}/{name}.json")
+            # The intent is written first: a folder without one was discarded while a task was writing.
+            if data is None or self._is_dead(data):
+                self.discard(f"{STAGING}/{name}")
 
     def _is_dead(self, intent: bytes) -> bool:
         try:
@@ -392,7 +369,7 @@ def _compact(document: Mapping[str, object]) -> bytes:
 
 def _published(name: str, version: int, index: int) -> str:
     """Return `<partition folders>/part-<version>-<index><suffixes>`: unique, and sorted in commit order."""
-    parent, slash, last = name.rpartition("/")
+    parent, slash, last = name.removesuffix(UNCOMMITTED).rpartition("/")
     suffix = last[last.index(".") :] if "." in last else ""
     return f"{parent}{slash}part-{version:010}-{index:05}{suffix}"
 

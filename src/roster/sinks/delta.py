@@ -6,8 +6,9 @@ import datetime
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -26,6 +27,7 @@ from roster.pipeline.spark_types import StructType
 from roster.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
 from roster.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
+from roster.sinks.tasks.partitions import check_partition_types
 from roster.sinks.tasks.rules import Rules
 from roster.sinks.upsert import DataFile, bounds
 
@@ -38,6 +40,8 @@ log = logging.getLogger("roster.spark")
 
 _LONGEST_STATISTIC = 32
 """Characters of a text's extremes that are written down."""
+_CODECS = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}
+"""deltalake's names of compressions that are not pyarrow's in capitals."""
 _HIGHEST = "\U0010ffff"
 """The character that sorts behind all others."""
 _PLAIN = "!$&'()+,/:;=@"
@@ -45,8 +49,10 @@ _PLAIN = "!$&'()+,/:;=@"
 _RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _KEPT = "interval 1 hours"
-_TIDYING_SECONDS, _MERGED_TIDYING_SECONDS = 600, 10
-"""Seconds between two times that a table of upserts, or one with merges, is tidied up."""
+_TIDYING_SECONDS, _QUICK_TIDYING_SECONDS = 600, 10
+"""Seconds between two times that a table of upserts, or one that is compacted, is tidied up."""
+_COMMITS, _APART = 32, 2.0
+"""Commits after which small files are compacted, and the seconds between two from which on they are left alone."""
 
 
 class DeltaSink(TableSink[DeltaTable]):
@@ -70,7 +76,7 @@ class DeltaSink(TableSink[DeltaTable]):
     good when the table's property `delta.deletedFileRetentionDuration` has passed, which is an hour in a table made
     here. The property `roster.keys` has the keys.
 
-    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md).
+    Small files of frequent batches are [compacted while batches go on](../how-to/frequent-batches.md).
 
     `compression` and `row_group_bytes` are as for `ParquetSink`; `target_file_bytes` too, and 16 MiB in upsert mode.
     Needs the extra `delta`. Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with
@@ -116,7 +122,12 @@ class DeltaSink(TableSink[DeltaTable]):
         self._accepted: tuple[pa.Schema, tuple[object, ...], Rules] | None = None
         """Columns of rows, what a table asks, and what it so asks of the rows."""
         self._tidied = time.monotonic()
+        self._background: ThreadPoolExecutor | None = None
         self._tidying: Future[None] | None = None
+        self._has_created = False
+        self._commits: deque[float] = deque(maxlen=_COMMITS)
+        """When the last ones were, in monotonic seconds."""
+        self._compactions = 0
 
     @override
     def _read(self) -> DeltaTable | None:
@@ -167,7 +178,7 @@ class DeltaSink(TableSink[DeltaTable]):
         check_writable(table, is_upsert=self._is_upsert)
         missing = missing_columns(table, columns)
         self._check_partitioning(names)
-        self._check_partition_types(names, schema)
+        check_partition_types(names, schema)
         self._check_table(table)
         rules = rules_of(table, [*columns.names, *(field.name for field in missing)], names)
         if missing:
@@ -182,6 +193,7 @@ class DeltaSink(TableSink[DeltaTable]):
     def _try_create(self, columns: pa.Schema) -> None:
         from deltalake import DeltaTable
 
+        self._has_created = False
         DeltaTable.create(
             self._where,
             columns,
@@ -190,6 +202,7 @@ class DeltaSink(TableSink[DeltaTable]):
             configuration={KEYS: json.dumps(self._keys), _RETENTION: _KEPT} if self._is_upsert else None,
             raise_if_key_not_exists=False,
         )
+        self._has_created = True
 
     def _check_table(self, table: DeltaTable) -> None:
         """Raise PipelineError if the table's keys are others, or its files cannot be replaced here."""
@@ -228,34 +241,56 @@ class DeltaSink(TableSink[DeltaTable]):
         return name
 
     @override
-    def _may_merge(self) -> bool:
-        table = self._current
-        if _is_unread(table):
-            return False
-        kept = f"set {_LOG_RETENTION} and {_RETENTION}, such as to '{_KEPT}'; they are 30 and 7 days by default"
-        if not {_RETENTION, _LOG_RETENTION}.intersection(table.metadata().configuration) and self._may_shorten(kept):
-            table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
-        return True
-
-    @override
     def _tidy(self) -> None:
-        seconds = _MERGED_TIDYING_SECONDS if self._has_merged else _TIDYING_SECONDS
-        is_busy = self._tidying is not None and not self._tidying.done()
-        if (self._is_upsert or self._has_merged) and not is_busy and time.monotonic() - self._tidied >= seconds:
-            self._tidied, self._tidying = time.monotonic(), self._later(self._tidied_up)
+        now = time.monotonic()
+        self._commits.append(now)
+        if self._tidying is not None and not self._tidying.done():
+            return
+        is_quick = len(self._commits) == _COMMITS and now - self._commits[0] < _COMMITS * _APART
+        is_compacted = is_quick and not self._is_upsert and not _is_unread(self._current)
+        if is_compacted:
+            self._commits.clear()
+            self._compactions += 1
+            if self._compactions == 1:
+                self._shorten_log(self._current)
+        seconds = _QUICK_TIDYING_SECONDS if self._compactions else _TIDYING_SECONDS
+        is_tidied = (self._is_upsert or self._compactions > 0) and now - self._tidied >= seconds
+        if is_tidied:
+            self._tidied = now
+        if is_compacted or is_tidied:
+            if self._background is None:
+                self._background = ThreadPoolExecutor(1, "roster-table")
+            self._tidying = self._background.submit(self._tidied_up, is_compacted=is_compacted, is_tidied=is_tidied)
 
-    def _tidied_up(self) -> None:
-        """Write a checkpoint; remove the log and the files of versions older than the table's properties say."""
-        from deltalake import DeltaTable
+    def _shorten_log(self, table: DeltaTable) -> None:
+        """Let a table that this run has made forget its versions soon: no reader needs old ones."""
+        if {_RETENTION, _LOG_RETENTION}.isdisjoint(table.metadata().configuration):
+            if self._has_created:
+                table.alter.set_table_properties({_RETENTION: _KEPT, _LOG_RETENTION: _KEPT})
+            else:
+                what = f"set {_LOG_RETENTION} and {_RETENTION}, such as to '{_KEPT}'; they are 30 and 7 days by default"
+                log.warning("%s: with batches as frequent as these, %s", self._where, what)
+
+    def _tidied_up(self, *, is_compacted: bool, is_tidied: bool) -> None:
+        """Compact small files, mostly to small ones, so that a row is written again a few times only; write a
+        checkpoint, and remove log and files of versions older than the table's properties say.
+        """
+        from deltalake import DeltaTable, WriterProperties
 
         try:
             table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
-            table.create_checkpoint()
-            if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
-                table.cleanup_metadata()
-            table.vacuum(dry_run=False)
+            if is_compacted:
+                size = self._target_file_bytes // _COMMITS // (1 if self._compactions % _COMMITS == 0 else _COMMITS)
+                codec: Any = _CODECS.get(self._compression, self._compression.upper())
+                properties = WriterProperties(compression=codec)
+                table.optimize.compact(target_size=size, max_concurrent_tasks=1, writer_properties=properties)
+            if is_tidied:
+                table.create_checkpoint()
+                if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                    table.cleanup_metadata()
+                table.vacuum(dry_run=False)
         except Exception as error:  # of another writer's commit, for example: there is a next time
-            log.warning("%s: files that were replaced stay there: %s", self._where, named(error))
+            log.warning("%s: it is tidied up later: %s", self._where, named(error))
 
     def _filesystem(self) -> object:
         from deltalake.fs import DeltaStorageHandler
@@ -264,7 +299,7 @@ class DeltaSink(TableSink[DeltaTable]):
         return PyFileSystem(DeltaStorageHandler(self._where, self._options))
 
     @override
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import (
             AddAction,
@@ -274,28 +309,19 @@ class DeltaSink(TableSink[DeltaTable]):
             Transaction,
         )
 
-        table = self._current
+        table, owner = self._current, batch.owner
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
         names = written.writer.partition_by
-        roster: dict[str, object] = {"commit": token}
-        transactions = []
-        if batch is None:
-            present = set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
-            if _is_unread(table) or not all(file.name in present for file in written.removed):
-                raise CommitLostError("another writer has changed files")
-        else:
-            owner = batch.owner
-            roster |= {"group": owner.group, "generation": owner.generation, "member": owner.member_id}
-            transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
-        is_change = batch is not None
+        roster = {"commit": token, "group": owner.group, "generation": owner.generation, "member": owner.member_id}
+        transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
         actions: list[Any] = [
-            RemoveAction(file.name, is_change, now, file.size, _partition_values(names, file.values))
+            RemoveAction(file.name, True, now, file.size, _partition_values(names, file.values))
             for file in written.removed
         ]
         for file in written.files:
             values = _partition_values(names, file.values)
-            actions.append(AddAction(file.name, file.size, values, now, is_change, _statistics(file)))
+            actions.append(AddAction(file.name, file.size, values, now, True, _statistics(file)))
         try:
             table.create_write_transaction(
                 actions,
@@ -308,7 +334,7 @@ class DeltaSink(TableSink[DeltaTable]):
                     app_transactions=transactions,
                 ),
                 post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=not self._has_merged, cleanup_expired_logs=False if self._has_merged else None
+                    create_checkpoint=not self._compactions, cleanup_expired_logs=False if self._compactions else None
                 ),
             )
         except (DeltaError, OSError) as error:
@@ -321,6 +347,9 @@ class DeltaSink(TableSink[DeltaTable]):
     @override
     def close(self) -> None:
         super().close()
+        if self._background is not None:
+            self._background.shutdown()
+        self._background = None
         self._offsets_at = -1  # of a table that another one may have replaced by then
 
     @override

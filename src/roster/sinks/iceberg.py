@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typing_extensions import override
 
-from roster._clock import wall_ms
 from roster._extras import missing_error
 from roster._json import loads
 from roster.model import TopicPartition
@@ -36,19 +33,13 @@ if TYPE_CHECKING or find_spec("pyiceberg") is not None:
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io import pyarrow as iceberg_arrow
     from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
-    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-    from pyiceberg.table.update.snapshot import ExpireSnapshots
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.typedef import Record
 else:  # type hints resolve without the extra
     Table = Snapshot = Any
 
 _COMMIT = "roster.commit"
-_OLD_MS = 3_600_000
-"""Milliseconds for which readers of an earlier snapshot find its files."""
-_MAX_AGE = "history.expire.max-snapshot-age-ms"
-_OWN_MAX_AGE, _KEPT_MS = "roster.max-snapshot-age-ms", 60_000
-"""Of tables without it: other engines, which obey it too, would keep no more than this sink needs."""
 _EPOCH, _EPOCH_TIME = datetime.date(1970, 1, 1), datetime.datetime(1970, 1, 1)  # noqa: DTZ001
 _NEWEST_VERSION = 2
 """Of Iceberg's format, that pyiceberg writes."""
@@ -71,10 +62,6 @@ class IcebergSink(TableSink[Table]):
     the group; the newest such snapshot among the current one's ancestors counts. A commit goes through only if it is
     the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
     that one and those after it. Files of batches that failed are removed as far as the driver knows them.
-
-    Small files of frequent batches are [merged while batches go on](../how-to/frequent-batches.md), and snapshots
-    expired then by the table's property `history.expire.max-snapshot-age-ms`, else by `roster.max-snapshot-age-ms`,
-    which is a minute in a table that this run made.
 
     `compression`, `target_file_bytes` and `row_group_bytes` are as for `DeltaSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
@@ -105,8 +92,6 @@ class IcebergSink(TableSink[Table]):
         self._catalog: Any = None
         self._known: dict[str, list[DataFile]] = {}
         """Data files of the snapshot read last, by the path of their manifest."""
-        self._replaced: deque[tuple[int, list[str]]] = deque()
-        """Files that merges have replaced: when in wall-clock ms, and their paths."""
 
     @override
     def _read(self) -> Table | None:
@@ -150,7 +135,9 @@ class IcebergSink(TableSink[Table]):
     @override
     def _try_create(self, columns: pa.Schema) -> None:
         self._catalog.create_namespace_if_not_exists(self._where.rpartition(".")[0])
-        properties = {KEYS: json.dumps(self._keys)} if self._is_upsert else {}
+        properties = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
+        if self._is_upsert:
+            properties[KEYS] = json.dumps(self._keys)
         with self._catalog.create_table_transaction(self._where, columns, properties=properties) as transaction:
             if self._partition_by:
                 with transaction.update_spec() as spec:
@@ -251,77 +238,32 @@ class IcebergSink(TableSink[Table]):
         ]
 
     @override
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        table = self._current
-        properties = {_COMMIT: token}
-        if batch is None:
-            properties |= _positions_of_all(table)
-        else:
-            owner = batch.owner
-            positions = offsets_by_topic({**_positions(table, owner.group), **batch.next_offsets})
-            properties |= {
-                "roster.generation": str(owner.generation),
-                "roster.member": owner.member_id,
-                f"{_POSITIONS}{owner.group}": json.dumps(positions, separators=(",", ":")),
-            }
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
+        table, owner = self._current, batch.owner
+        positions = offsets_by_topic({**_positions(table, owner.group), **batch.next_offsets})
+        properties = {
+            _COMMIT: token,
+            "roster.generation": str(owner.generation),
+            "roster.member": owner.member_id,
+            f"{_POSITIONS}{owner.group}": json.dumps(positions, separators=(",", ":")),
+        }
         # Else pyiceberg retries on another snapshot without checking its positions. Only this copy changes.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
             transaction = _transaction(table)
             update = transaction.update_snapshot(snapshot_properties=properties)
-            gone = [
-                removed.entry if isinstance(removed, DataFile) else _data_file(table, removed)
-                for removed in written.removed
-            ]
-            old: list[str] = []
-            if batch is None:
-                snapshot_update, old = _merging(table, update, dict(zip(gone, written.merged, strict=True)))
-            else:
-                snapshot_update = _replacing(update) if gone else update.fast_append()
-            with snapshot_update as snapshot:
-                for removed in gone:
-                    snapshot.delete_data_file(removed)
+            with _replacing(update) if written.removed else update.fast_append() as snapshot:
+                for removed in written.removed:
+                    snapshot.delete_data_file(removed.entry)
                 for file in written.files:
                     snapshot.append_data_file(_data_file(table, file))
-            if batch is None:
-                old += [removed.file_path for removed in gone] + _expired(transaction)
             transaction.commit_transaction()
         except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
             raise CommitLostError(named(error), is_told=isinstance(error, CommitFailedException)) from error
-        if batch is None and (merged := table.current_snapshot()) is not None:
-            self._replaced.append((merged.timestamp_ms, old))
-
-    @override
-    def _may_merge(self) -> bool:
-        table = self._current
-        wanted = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
-        kept = f"set {_OWN_MAX_AGE}, such as to '{_KEPT_MS}'"
-        if not {_MAX_AGE, _OWN_MAX_AGE}.intersection(table.properties) and self._may_shorten(kept):
-            wanted[_OWN_MAX_AGE] = str(_KEPT_MS)
-        if missing := {name: value for name, value in wanted.items() if name not in table.properties}:
-            with table.transaction() as transaction:
-                transaction.set_properties(missing)
-        return True
-
-    @override
-    def _entry(self, token: str) -> int | None:
-        snapshots = _ancestors(self._current)
-        return next((snapshot.snapshot_id for snapshot in snapshots if _summary(snapshot).get(_COMMIT) == token), None)
-
-    @override
-    def _tidy(self) -> None:
-        table, now = self._table, wall_ms()
-        while self._replaced and table is not None and self._replaced[0][0] < now - _OLD_MS:
-            replaced_at, paths = self._replaced[0]
-            since = {snapshot.snapshot_id for snapshot in _ancestors(table) if snapshot.timestamp_ms >= replaced_at}
-            if any(snapshot.snapshot_id not in since for snapshot in table.snapshots()):  # older, or of another branch
-                break
-            self._replaced.popleft()
-            self._later(_remove, table.io, paths)
 
     @override
     def _has(self, token: str) -> bool:
-        return self._entry(token) is not None
+        return any(_summary(snapshot).get(_COMMIT) == token for snapshot in _ancestors(self._current))
 
     @override
     def close(self) -> None:
@@ -359,70 +301,6 @@ def _replacing(update: Any) -> Any:
     return snapshot
 
 
-def _merging(table: Table, update: Any, gone: Mapping[Any, int]) -> tuple[Any, list[str]]:
-    """Return a snapshot that replaces all files of some snapshots and changes no rows; and the manifests not needed.
-
-    `gone` are data files with the snapshots that added them. Their manifests are known by these, so none is read.
-    Raises CommitLostError if files have been changed since.
-    """
-    current = table.current_snapshot()
-    manifests = [] if current is None else current.manifests(table.io)
-    wanted = set(gone.values())
-    there = {manifest.added_snapshot_id: manifest for manifest in manifests if manifest.added_files_count}
-    are_deletes = any(manifest.content == iceberg_manifest.ManifestContent.DELETES for manifest in manifests)
-    if are_deletes or sum(there[number].added_files_count or 0 for number in wanted & there.keys()) != len(gone):
-        raise CommitLostError("another writer has changed files")
-    snapshot = update.overwrite()
-    snapshot._deleted_entries = lambda: [
-        iceberg_manifest.ManifestEntry.from_args(
-            status=iceberg_manifest.ManifestEntryStatus.DELETED,
-            snapshot_id=snapshot.snapshot_id,
-            sequence_number=there[number].sequence_number,
-            file_sequence_number=there[number].sequence_number,
-            data_file=file,
-        )
-        for file, number in gone.items()
-    ]
-    snapshot._existing_manifests = lambda: [
-        manifest
-        for manifest in manifests
-        if (manifest.added_files_count or manifest.existing_files_count) and manifest.added_snapshot_id not in wanted
-    ]
-    summary = snapshot._summary
-
-    def of_a_replacement(properties: dict[str, str]) -> Any:
-        # Who follows the table as a stream finds no new rows in such a snapshot.
-        return Summary(Operation.REPLACE, **summary(properties).additional_properties)
-
-    snapshot._summary = of_a_replacement
-    return snapshot, [there[number].manifest_path for number in wanted]
-
-
-def _expired(transaction: Any) -> list[str]:
-    """Have a merge, which has all positions, expire snapshots by the table's properties; return their lists."""
-    metadata = transaction.table_metadata
-    age = metadata.properties.get(_MAX_AGE, metadata.properties.get(_OWN_MAX_AGE))
-    if age is None:
-        return []
-    least = max(int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1)), 1)
-    kept = {reference.snapshot_id for reference in metadata.refs.values()}
-    by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)[:-least]
-    old = [
-        snapshot
-        for snapshot in by_age
-        if snapshot.timestamp_ms < wall_ms() - int(age) and snapshot.snapshot_id not in kept
-    ]
-    if old:
-        ExpireSnapshots(transaction).by_ids([snapshot.snapshot_id for snapshot in old]).commit()
-    return [snapshot.manifest_list for snapshot in old]
-
-
-def _remove(io: Any, paths: Sequence[str]) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            io.delete(path)
-
-
 _POSITIONS = "roster.positions."
 """What the key of a group's positions in a snapshot's summary begins with."""
 
@@ -456,15 +334,6 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
                 name = f"{key} of snapshot {snapshot.snapshot_id}"
                 raise PipelineError(f"{name} is damaged: {error!r}", field="table") from None
     return {}
-
-
-def _positions_of_all(table: Table) -> dict[str, str]:
-    """Return the entries of each group's newest positions."""
-    entries: dict[str, str] = {}
-    for snapshot in _ancestors(table):
-        summary = _summary(snapshot)
-        entries = {key: text for key, text in summary.items() if key.startswith(_POSITIONS)} | entries
-    return entries
 
 
 def _parsed(location: str) -> tuple[str, str, str]:

@@ -33,7 +33,7 @@ from roster.pipeline.tasks.client_settings import (
     refuse_security_names,
     seconds,
 )
-from roster.pipeline.tasks.writer import RESULT, TaskWriter, Writer, WriteTask
+from roster.pipeline.tasks.writer import TaskWriter, Writer
 from roster.records.encoding import EncodingWriter
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
@@ -208,13 +208,12 @@ class KafkaSink(BatchSink):
         """Return the rows with the columns that are written."""
         if any(self._formats.values()):
             return df
-        columns = set(df.columns)
-        return df.select(*(name for name in self._columns if name in columns))
+        names = (*self._columns, "timestamp") if self._writer.keep_timestamps else self._columns
+        return df.select(*(name for name in dict.fromkeys(names) if name in df.columns))
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
-        work: Any = WriteTask(self.task_writer(batch, df.schema))
-        self.written_columns(df).mapInArrow(work, RESULT).collect()
+        super().write(self.written_columns(df), batch)
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:

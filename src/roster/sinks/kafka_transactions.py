@@ -32,7 +32,7 @@ from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.errors import PipelineError, SinkFencedError
 from roster.pipeline.spark_types import DataFrame, StructType
-from roster.pipeline.tasks.writer import RESULT, Writer, WriteTask, results_of
+from roster.pipeline.tasks.writer import Writer
 from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.produce_decisions import ProducerIdentity
@@ -284,14 +284,7 @@ class TransactionalSink(BatchSink):
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
-        writer, rows = self.task_writer(batch, df.schema), self._sink.written_columns(df)
-        if isinstance(writer, ExchangeWriter):
-            results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
-        else:
-            work: Any = WriteTask(writer)
-            # A plan that Spark sees to be empty has no tasks; its offsets are to be committed all the same.
-            results = results_of(rows.mapInArrow(work, RESULT).collect()) or [[]]
-        self.collect(writer, results, batch)
+        super().write(self._sink.written_columns(df), batch)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:

@@ -2,30 +2,27 @@
 
 import contextlib
 import json
-import logging
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
+from roster.model.topology import repeated
 from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import as_columns
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.writer import Writer
-from roster.sinks.commit_log import FOLDER, CommitLog
-from roster.sinks.storage import Storage, runs_in_one_process
+from roster.sinks.commit_log import FOLDER, UNCOMMITTED, CommitLog
+from roster.sinks.storage import Storage
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
-from roster.sinks.tasks.partitions import check_partition_by, is_supported
+from roster.sinks.tasks.partitions import check_partition_by, check_partition_types
 
 COMPRESSIONS = {
     "none": "none",
@@ -49,79 +46,9 @@ _PLAIN = {
     *("binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string"),
     *("timestamp", "timestamp_ntz"),
 }
-_NEEDED = {
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.files.maxRecordsPerFile": "0",
-}
-"""Settings that only Spark's writer follows when they have other values; PySpark's defaults."""
 _ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 _VERSION = "org.apache.spark.version"
 """Keys by which Spark finds its own schema again, and knows which calendar old dates are in."""
-
-
-def parquet_writer(
-    spark: SparkSession,
-    root: str,
-    schema: StructType,
-    partition_by: Sequence[str],
-    compression: str | None,
-    row_group_bytes: int,
-    target_file_bytes: int,
-) -> ParquetWriter | None:
-    """Return a writer below `root`; None if pyarrow cannot match the session's settings."""
-    if why_spark_writes(spark, schema, partition_by, compression):
-        return None
-    codec, kind = _codec(spark, compression), _setting(spark, _TIMESTAMP_TYPE)
-    written = StructType([field for field in schema.fields if field.name not in partition_by])
-    return ParquetWriter(
-        root,
-        arrow_schema(schema),
-        tuple(partition_by),
-        COMPRESSIONS[codec],
-        row_group_bytes,
-        target_file_bytes,
-        options={"store_decimal_as_integer": True, **_TIMESTAMPS[kind]},
-        metadata={_ROW_METADATA: written.json(), _VERSION: spark.version},
-    )
-
-
-def why_spark_writes(
-    spark: SparkSession, schema: StructType, partition_by: Sequence[str], compression: str | None
-) -> str:
-    """Return why only Spark's own writer can write such rows, and what to change; "" if pyarrow can."""
-    codec, kind = _codec(spark, compression), _setting(spark, _TIMESTAMP_TYPE)
-    names = [field.name for field in schema.fields]
-    types = {field.name: field.dataType for field in schema.fields}
-    if codec not in COMPRESSIONS:
-        return f"pyarrow has no compression {codec!r}. Use one of {', '.join(COMPRESSIONS)}"
-    if kind not in _TIMESTAMPS:
-        return f"{_TIMESTAMP_TYPE} is {kind!r}. Use one of {', '.join(_TIMESTAMPS)}"
-    for name, value in _NEEDED.items():
-        if _setting(spark, name) != value:
-            return f"{name} is {_setting(spark, name)!r}. Set {value}"
-    # A column without time zone stays INT64 for Spark; pyarrow has one way for all columns.
-    if kind != "TIMESTAMP_MICROS" and _has(schema, "timestamp_ntz"):
-        return f"{_TIMESTAMP_TYPE} is {kind}, and a column is timestamp_ntz. Set TIMESTAMP_MICROS"
-    if (
-        # Spark reports these errors.
-        len({name.lower() for name in names}) < len(names)
-        or len(set(partition_by)) != len(partition_by)
-        or not set(partition_by) < set(names)
-        or not all(is_supported(types[name].typeName()) for name in partition_by)
-        or not _is_plain(schema)
-    ):
-        return "columns are twice the same, none but partition_by, or of a type that pyarrow writes in another way"
-    return ""
-
-
-def _codec(spark: SparkSession, compression: str | None) -> str:
-    return (compression or _setting(spark, "spark.sql.parquet.compression.codec")).lower()
-
-
-def _setting(spark: SparkSession, name: str) -> str:
-    return str(spark.conf.get(name))
 
 
 def _is_plain(kind: DataType) -> bool:
@@ -145,22 +72,15 @@ def _has(kind: DataType, name: str) -> bool:
     return kind.typeName() == name
 
 
-_logger = logging.getLogger("roster.spark")
-
 SCHEMA = f"{FOLDER}/schema.json"
 """Columns of the first batch, as Spark's JSON of a schema."""
-_COUNT_SECONDS = 30.0
-"""How long to wait for Spark's count of the rows written: its listeners run behind the job."""
 
 
 class WrittenFolder(NamedTuple):
     """Files that do not count yet."""
 
     folder: str
-    rows: int | None
-    """Rows written according to Spark or the tasks; None where the files cannot be on another machine's disk."""
-    files: Sequence[WrittenFile] | None = None
-    """Files that the tasks wrote; None: those that Spark left in the folder."""
+    files: Sequence[WrittenFile]
 
 
 class ParquetSink(BatchSink):
@@ -170,25 +90,24 @@ class ParquetSink(BatchSink):
     in one step whatever the transform does, aggregates over several partitions included. All applications of a group
     write to one path, which belongs to that group.
 
-    Without a transform the tasks write the files themselves, as Spark would: `compression` is a codec of Spark's (None:
-    the session's `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row group at
-    `row_group_bytes` of Arrow data, which a task keeps in memory. With a transform, and for types and Parquet settings
-    of the session that pyarrow does not know, Spark writes, by the session's own limits.
+    Tasks write the files as Spark would: `compression` is a codec of Spark's (None: the session's
+    `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row group at `row_group_bytes` of
+    Arrow data, which a task keeps in memory.
 
-    `path` is a folder or its `file:` URI; the driver and all executors must share it and its parent. If rows that an
-    executor wrote are missing on the driver's side, the run fails with PipelineError and nothing of the batch counts.
-    `partition_by` names columns whose values become folders.
+    `path` is a folder or its `file:` URI; the driver and all executors must share it. If rows that an executor wrote
+    are missing on the driver's side, the run fails with PipelineError and nothing of the batch counts. `partition_by`
+    names columns whose values become folders.
 
-    Files that do not count yet lie beside the path in `.<name>.staging`, where readers of the whole tree
-    (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
-    there. If no batch had rows, the output has one empty file with its columns, or with `partition_by` none: `read`
-    works anyway. Without a batch there is nothing to read.
+    The names of files that do not count yet end with `.uncommitted`, so no reader of `*.parquet` takes them. If no
+    batch had rows, the output has one empty file with its columns, or with `partition_by` none: `read` works anyway.
+    Without a batch there is nothing to read.
 
     Each batch writes files of its own, so a batch of less than `max_offsets_per_batch` starts 10 s after the one before
     unless the pipeline's `trigger_interval_ms` is set.
 
     Raises PipelineError for an empty path, another URI, an unknown compression, and limits below 1. A run fails with
-    PipelineError if the path cannot be written, holds another group's results, or its log is damaged.
+    PipelineError if the path cannot be written, holds another group's results, its log is damaged, or pyarrow writes a
+    column in another way than Spark, such as an interval.
     """
 
     default_trigger_interval_ms = 10_000
@@ -216,7 +135,7 @@ class ParquetSink(BatchSink):
             if value < 1:
                 raise PipelineError(f"{value} bytes", field=name, fix="Give a number of at least 1")
         self._compression = compression
-        self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
+        self._target_file_bytes, self._row_group_bytes = target_file_bytes, row_group_bytes
         self._path = str(path)
         self._partition_by = as_columns(partition_by, "partition_by")
         self._storage = Storage(self._path)
@@ -226,6 +145,14 @@ class ParquetSink(BatchSink):
     @override
     def check(self, schema: StructType) -> None:
         check_partition_by(self._partition_by, schema)
+        check_partition_types(self._partition_by, schema)
+        if twice := repeated([name.lower() for name in schema.names]):
+            problem = f"there are two columns {twice[0]!r}, in upper or lower case"
+            raise PipelineError(problem, field="ParquetSink", fix="Give each a name of its own")
+        if wrong := [field for field in schema.fields if not _is_plain(field.dataType)]:
+            kind = wrong[0].dataType.simpleString()
+            problem = f"pyarrow writes column `{wrong[0].name}`, which is {kind}, in another way than Spark"
+            raise PipelineError(problem, field="ParquetSink", fix="Cast it, for example to text")
 
     @override
     def open(self, spark: SparkSession | None, group: str | None = None, timeout_ms: int = 60_000) -> None:
@@ -249,44 +176,39 @@ class ParquetSink(BatchSink):
         return self._opened().claim(partitions, owner, committed)
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> WrittenFolder:
-        log = self._opened()
-        if not log.files:
-            self._storage.create(SCHEMA, df.schema.json().encode())
-        counted = None
-        if not runs_in_one_process(df.sparkSession):
-            counted = Observation()
-            df = df.observe(counted, F.count(F.lit(1)).alias("rows"))
-        folder = log.new_folder(batch.ranges)
-        writer = df.write if self._compression is None else df.write.option("compression", self._compression)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        try:
-            writer.parquet(f"{self._storage.uri}/{folder}")
-            return WrittenFolder(folder, None if counted is None else _rows(counted))
-        except BaseException:
-            log.discard(folder)
-            raise
-
-    @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | None:
-        log = self._opened()
-        if self._spark is None:
-            return None
-        writer = parquet_writer(self._spark, "", schema, self._partition_by, self._compression, **self._limits)
-        if writer is None or batch is None:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter:
+        self.check(schema)
+        writer = self._writer(schema)
+        if batch is None:
             return writer
+        log = self._opened()
         if not log.files:
             self._storage.create(SCHEMA, schema.json().encode())
         folder = log.new_folder(batch.ranges)
         return replace(writer, root=(self._storage.root / folder).as_posix(), folder=folder)
 
-    @override
-    def why_spark_writes(self, schema: StructType) -> str:
-        """Return why rows with these columns are not written inside the tasks."""
-        if self._spark is None:
-            return "not all hosts share its path. Use one on a file system that they share"
-        return why_spark_writes(self._spark, schema, self._partition_by, self._compression)
+    def _writer(self, schema: StructType) -> ParquetWriter:
+        """Return the writer of rows with these columns. Raises PipelineError for a compression of the session."""
+        assert self._spark is not None  # of the pipeline that has opened the sink
+        codec = self._compression or str(self._spark.conf.get("spark.sql.parquet.compression.codec"))
+        if codec.lower() not in COMPRESSIONS:
+            fix = f"Use one of {', '.join(COMPRESSIONS)}"
+            raise PipelineError(f"pyarrow has no compression {codec!r}", field="compression", fix=fix)
+        kind = str(self._spark.conf.get("spark.sql.parquet.outputTimestampType"))
+        if _has(schema, "timestamp_ntz"):  # it stays INT64 for Spark; pyarrow has one way for all columns
+            kind = "TIMESTAMP_MICROS"
+        written = StructType([field for field in schema.fields if field.name not in self._partition_by])
+        return ParquetWriter(
+            "",
+            arrow_schema(schema),
+            self._partition_by,
+            COMPRESSIONS[codec.lower()],
+            self._row_group_bytes,
+            self._target_file_bytes,
+            options={"store_decimal_as_integer": True, **_TIMESTAMPS[kind]},
+            metadata={_ROW_METADATA: written.json(), _VERSION: self._spark.version},
+            ending=UNCOMMITTED,
+        )
 
     @override
     def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> WrittenFolder:
@@ -295,21 +217,21 @@ class ParquetSink(BatchSink):
         files = [file for result in results for file in result]
         if results and not files and not log.files and not self._partition_by:
             files = [writer.write_empty()]
-        return WrittenFolder(writer.folder, sum(file.rows for file in files), files)
+        return WrittenFolder(writer.folder, files)
 
     @override
     def commit(self, written: WrittenFolder, batch: Batch) -> None:
         log = self._opened()
         local = self._storage.root / written.folder
-        counts = _counts(local, written)
-        rows = sum(counts.values())
-        if written.rows is not None and rows < written.rows:
+        counts = _counts(local, written.files)
+        rows, wanted = sum(counts.values()), sum(file.rows for file in written.files)
+        if rows < wanted:
             log.discard(written.folder)
             raise PipelineError(
-                f"executors wrote {written.rows} rows, and the driver finds {rows} of them in {local}: they do not "
-                "share this disk; nothing of the batch is committed",
+                f"executors wrote {wanted} rows, and the driver finds {rows} of them in {local}: they do not share this"
+                " disk; nothing of the batch is committed",
                 field="path",
-                fix="Use a path that driver and executors share with its parent (such as NFS), or DeltaSink",
+                fix="Use a path that driver and executors share (such as NFS), or DeltaSink",
             )
         # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
         names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
@@ -357,28 +279,11 @@ class ParquetSink(BatchSink):
         return self._log
 
 
-def _counts(local: Path, written: WrittenFolder) -> dict[str, int]:
-    """Return the rows of each file of a folder that lies whole on this disk."""
-    if written.files is None:
-        # Without Spark's own and hidden ones.
-        paths = sorted(path for path in local.rglob("*.parquet") if not path.name.startswith((".", "_")))
-        return {path.relative_to(local).as_posix(): pq.read_metadata(path).num_rows for path in paths}
+def _counts(local: Path, files: Sequence[WrittenFile]) -> dict[str, int]:
+    """Return the rows of each of these files that lies whole on this disk."""
     counts = {}
-    for file in written.files:
+    for file in files:
         with contextlib.suppress(FileNotFoundError):
             if (local / file.name).stat().st_size == file.size:
                 counts[file.name] = file.rows
     return counts
-
-
-def _rows(counted: Observation) -> int | None:
-    """Return the rows that passed; None, with a warning, if Spark's listeners do not deliver the count."""
-    counts: list[int] = []
-    # `get` blocks without a limit where an event is dropped.
-    waiter = threading.Thread(target=lambda: counts.append(int(counted.get["rows"])), name="roster-rows", daemon=True)
-    waiter.start()
-    waiter.join(_COUNT_SECONDS)
-    if not counts:
-        _logger.warning("Spark has not said how many rows were written: the files found are not compared with that")
-        return None
-    return counts[0]

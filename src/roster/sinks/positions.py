@@ -1,7 +1,7 @@
 """Common part of sinks that keep the positions of partitions beside the results: mode, keys, claim and the fence."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from typing_extensions import override
 
@@ -11,8 +11,7 @@ from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.errors import PipelineError, SinkFencedError
 from roster.pipeline.options import as_columns
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
-from roster.pipeline.tasks.writer import RESULT, WriteTask, results_of
+from roster.pipeline.spark_types import SparkSession, StructType
 from roster.state.keys import encode_keys
 from roster.state.store import StateError
 
@@ -66,12 +65,6 @@ class PositionedSink(BatchSink):
                 "nothing says which columns tell the rows apart", field="keys", fix="Name them: keys=['id']"
             )
         self.positions(group, [])
-
-    @override
-    def write(self, df: DataFrame, batch: Batch) -> Any:
-        writer: Any = self.task_writer(batch, df.schema)
-        work: Any = WriteTask(writer)
-        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
 
     @override
     def claim(

@@ -29,23 +29,6 @@ class Storage:
         self.root = Path(unquote(parts.path) if parts.scheme else path).resolve()
         self.uri = f"file://{self.root.as_posix()}"
         """URI of the root for Spark, which takes a path as it is, without escapes."""
-        self.beside = f"../.{self.root.name}.staging" if self.root.name else ""
-        """Staging folder in the root's parent, relative to the root; "" if the root has no parent."""
-
-    def can_publish_from(self, folder: str) -> bool:
-        """Create a folder if it is missing; return True if files can be renamed from there to below the root."""
-        source, target = (self.root / place / f".{uuid.uuid4().hex}" for place in (folder, ""))
-        try:
-            self.prepare("")
-            self.prepare(folder)
-            source.touch()
-            source.rename(target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                source.unlink()
-            return False
-        target.unlink()
-        return True
 
     def prepare(self, folder: str) -> None:
         """Create a folder if it is missing. Raise OSError if nothing can be written there."""

@@ -7,7 +7,6 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -24,10 +23,9 @@ from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.spark_types import StructType
 from roster.pipeline.tasks.writer import Writer
 from roster.sinks.positions import PositionedSink
-from roster.sinks.small_files import Merging, SmallFiles, merged
-from roster.sinks.tasks.database import unknown_record
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
-from roster.sinks.tasks.partitions import check_partition_by, is_supported
+from roster.sinks.tasks.partitions import check_partition_by, check_partition_types
+from roster.sinks.tasks.postgres import unknown_record
 from roster.sinks.tasks.rules import CheckedWriter, Rules
 from roster.sinks.tasks.upsert import UpdateWriter, collected
 from roster.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
@@ -35,7 +33,6 @@ from roster.sinks.upsert import TARGET_FILE_BYTES, DataFile, Merge, file_rows
 log = logging.getLogger("roster.spark")
 
 _ATTEMPTS = 100
-_MERGE_ATTEMPTS = 3
 _LONGEST_PAUSE = 0.5
 KEYS = "roster.keys"
 """A table's property: the columns that identify a row, as a JSON list."""
@@ -48,7 +45,6 @@ _RECENT_SECONDS = 1.0
 """Seconds until it is looked whether others have changed the table, unless a commit is lost to them."""
 
 Table = TypeVar("Table")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +53,8 @@ class WrittenFiles:
 
     writer: ParquetWriter
     files: Sequence[WrittenFile]
-    removed: Sequence[DataFile | WrittenFile] = ()
+    removed: Sequence[DataFile] = ()
     """Files of the table that these replace."""
-    merged: Sequence[Any] = ()
-    """If these have the rows of those removed: what `_entry` returned for the commit of each of them."""
     refused: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
     """Why rows are not in them, by task and row."""
 
@@ -109,7 +103,6 @@ class TableSink(PositionedSink, Generic[Table]):
         super().__init__(mode, keys)
         self._where = where
         self._table: Table | None = None
-        self._has_created = False
         self._read_at = float("-inf")
         self._wary = 0
         self._partition_by = as_columns(partition_by, "partition_by")
@@ -118,12 +111,8 @@ class TableSink(PositionedSink, Generic[Table]):
         self._row_group_bytes = row_group_bytes
         self._files: ParquetWriter | None = None
         """Writer of the batch's files in upsert mode."""
-        self._small = SmallFiles(self._target_file_bytes)
-        self._merging: Merging | None = None
-        self._has_merged = False
         self._asked: object = None
         """What the table asked of its writers when the tasks' writer was made."""
-        self._background: ThreadPoolExecutor | None = None
 
     def _writer(self, schema: StructType, *, creates: bool) -> tuple[ParquetWriter, Rules | None]:
         """Return a writer of the table's files, with what the table asks of rows.
@@ -178,7 +167,6 @@ class TableSink(PositionedSink, Generic[Table]):
         """Create the table. If two do so at once one wins, and both continue with that table."""
         try:
             self._try_create(columns)
-            self._has_created = True
         except Exception as error:
             if self._newest() is None:
                 raise self._unusable("created", error) from error
@@ -189,29 +177,13 @@ class TableSink(PositionedSink, Generic[Table]):
         problem = f"{self._where} cannot be {what}: {named(error)}"
         return PipelineError(problem, field=self.name, fix=f"Check table and {self._settings}")
 
-    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch | None) -> None:
-        """Commit to the version read last; without a batch, files that replace others of the same rows.
-
-        Raise CommitLostError if another one came first, or a file to be replaced is not there.
-        """
+    def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
+        """Commit to the version read last. Raise CommitLostError if another one came first."""
         raise NotImplementedError
 
     def _has(self, token: str) -> bool:
         """Return True if the newest version, or one since the attempt, is the commit with this token."""
         raise NotImplementedError
-
-    def _entry(self, token: str) -> object:
-        """Return what a merge of the files of the commit with this token will have to know of it."""
-
-    def _may_merge(self) -> bool:
-        """Return True if small files may be merged, with the table prepared for it."""
-        raise NotImplementedError
-
-    def _may_shorten(self, kept: str) -> bool:
-        """Return True if this run has made the table: no reader needs old versions. Else warn once of what is kept."""
-        if not self._has_created and not self._has_merged:
-            log.warning("%s: with batches as frequent as these, %s", self._where, kept)
-        return self._has_created
 
     def _data_files(self, writer: ParquetWriter, keys: Sequence[str]) -> list[DataFile]:
         """Return the data files of the version read last, with bounds of their keys."""
@@ -223,10 +195,7 @@ class TableSink(PositionedSink, Generic[Table]):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | UpdateWriter | CheckedWriter:
         files, rules = self._writer(schema, creates=batch is not None)
-        constraints = None if self._table is None else self._asks()
-        if constraints != self._asked:
-            self._drop_small()
-            self._asked = constraints
+        self._asked = None if self._table is None else self._asks()
         writer: ParquetWriter | UpdateWriter = files
         if self._is_upsert:
             self._files = files
@@ -290,9 +259,6 @@ class TableSink(PositionedSink, Generic[Table]):
             )
         self._wary = max(self._wary - 1, 0)
         self._starts.update(batch.next_offsets)
-        if isinstance(written, WrittenFiles):
-            self._small.add(written.files, self._entry(token))
-            self._merge_small(written.writer)
         self._tidy()
 
     def _refused(self, refused: Mapping[int, Mapping[int, str]], batch: Batch) -> PipelineError:
@@ -307,63 +273,10 @@ class TableSink(PositionedSink, Generic[Table]):
         if self._asks() != self._asked:
             raise SinkFencedError(f"{self._where} has changed; the batch is read again", field=self.name)
 
-    def _merge_small(self, writer: ParquetWriter | None = None) -> None:
-        """Commit a merge of small files that is done, and start the next one. Does not raise: nothing depends on it."""
-        merging = self._merging
-        try:
-            if merging is not None and merging.written_files.done():
-                self._merging = None
-                self._commit_merge(merging)
-            due = self._small.due() if self._merging is None and writer is not None else None
-            if due is not None and writer is not None and self._may_merge():
-                self._has_merged = True
-                self._merging = Merging(writer, *due, self._later(merged, writer, due[0]))
-        except Exception as error:
-            log.warning("%s: small files stay as they are: %s", self.name, named(error))
-
-    def _commit_merge(self, merging: Merging) -> None:
-        """Replace small files by the one with their rows, unless one of them has been replaced by others."""
-        removed = [file for part in merging.parts for file in part.files]
-        entries = [part.entry for part in merging.parts for _ in part.files]
-        written = WrittenFiles(merging.writer, merging.written_files.result(), removed, entries)
-        token = uuid.uuid4().hex
-        self._recent()
-        for _ in range(_MERGE_ATTEMPTS):
-            try:
-                self._check_unchanged()
-                self._try_commit(token, written, None)
-            except CommitLostError as error:
-                log.debug("%s: a merge of small files was overtaken: %s", self.name, error)
-                self._newest()
-                if not self._has(token):
-                    continue
-            self._small.add(written.files, self._entry(token), merging.level + 1)
-            return
-        merging.drop()
-
-    def _later(self, function: Callable[..., Result], *arguments: object) -> Future[Result]:
-        """Run a function in the sink's own thread, one after another; `close` waits for it."""
-        if self._background is None:
-            self._background = ThreadPoolExecutor(1, "roster-table")
-        return self._background.submit(function, *arguments)
-
-    @override
-    def check_target(self) -> None:
-        self._merge_small()
-
     @override
     def close(self) -> None:
         super().close()
-        self._drop_small()
-        if self._background is not None:
-            self._background.shutdown()
-        self._background = self._table = self._asked = None
-
-    def _drop_small(self) -> None:
-        """Leave the small files of before as they are."""
-        if self._merging is not None:
-            self._merging.drop()
-        self._merging, self._small = None, SmallFiles(self._target_file_bytes)
+        self._table = self._asked = None
 
     def _merged(self, written: WrittenFiles | Merge) -> WrittenFiles:
         """Return the files that the newest version is to get and to lose. Raises CommitLostError."""
@@ -449,17 +362,7 @@ class TableSink(PositionedSink, Generic[Table]):
     def check(self, schema: StructType) -> None:
         check_partition_by(self._partition_by, schema)
         self._check_keys(schema)
-        self._check_partition_types(self._partition_by, schema)
-
-    def _check_partition_types(self, names: Sequence[str], schema: StructType) -> None:
-        types = {field.name: field.dataType.typeName() for field in schema.fields}
-        for name in names:
-            if not is_supported(types[name]):
-                raise PipelineError(
-                    f"column `{name}` is {types[name]}: only text, whole numbers, dates and booleans partition a table",
-                    field="partition_by",
-                    fix="Add such a column, for example the day of a timestamp",
-                )
+        check_partition_types(self._partition_by, schema)
 
 
 def named(error: BaseException) -> str:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from roster.pipeline.tasks.reader import ReadError
     from roster.records.produce import WriteError
     from roster.schemas import Registry, RegistryError
-    from roster.sinks.database import DatabaseSink, PostgresSink
     from roster.sinks.delta import DeltaSink
     from roster.sinks.formats import Avro
     from roster.sinks.iceberg import IcebergSink
     from roster.sinks.kafka import KafkaSink
     from roster.sinks.parquet import ParquetSink
+    from roster.sinks.postgres import PostgresSink
     from roster.spark.dataframes.query import StreamQuery
     from roster.spark.dataframes.reader import StreamReader, read_stream
     from roster.spark.dataframes.sinks import ConsoleSink
@@ -39,7 +39,6 @@ __all__ = [
     "Batch",
     "ConsoleSink",
     "ConsumerSettings",
-    "DatabaseSink",
     "DeltaSink",
     "FunctionError",
     "IcebergSink",
@@ -96,7 +95,7 @@ _HOMES = {
     "roster.pipeline.tasks.reader": ("ReadError",),
     "roster.pipeline.sink": ("Sink",),
     "roster.spark.dataframes.sinks": ("ConsoleSink",),
-    "roster.sinks.database": ("DatabaseSink", "PostgresSink"),
+    "roster.sinks.postgres": ("PostgresSink",),
     "roster.sinks.delta": ("DeltaSink",),
     "roster.sinks.formats": ("Avro",),
     "roster.sinks.iceberg": ("IcebergSink",),

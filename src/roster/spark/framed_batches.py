@@ -38,7 +38,6 @@ from roster.pipeline.tasks.writer import (
     RowFunction,
     TaskWriter,
     Writer,
-    WriteTask,
     conformed,
     result_row,
     results_of,
@@ -373,16 +372,7 @@ def _result(batch: pa.RecordBatch, columns: pa.Schema, column: str) -> pa.Record
 
 def _sent(sink: BatchSink, rows: DataFrame, batch: Batch) -> None:
     """Write records by a sink that is bound, in a task for each core: each has connections of its own."""
-    rows = rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
-    writer = sink.task_writer(batch, rows.schema)
-    if isinstance(writer, TaskWriter):
-        work: Any = WriteTask(writer)
-        results = results_of(rows.mapInArrow(work, RESULT).collect()) or [[]]
-    else:
-        assert writer is not None
-        task: Any = writer.task(None)
-        results = writer.write(rows.mapInArrow(task, writer.rows))
-    sink.collect(writer, results, batch)
+    sink.write(rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism), batch)
 
 
 def _warmed_up(frames: Frames, made: DataFrame) -> None:

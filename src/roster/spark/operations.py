@@ -213,9 +213,9 @@ class Operations:
         in one partition of the topic**, as with a producer that uses it as the record's key: each partition has a state
         of its own.
 
-        The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink`, `IcebergSink`, `PostgresSink` or
-        `DatabaseSink`, which get rows. Results are running updates, one for each key of a batch. In Kafka the record
-        key is the key's text (for several columns a JSON array) and the value a JSON object of key columns and results.
+        The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink`, `IcebergSink` or `PostgresSink`,
+        which get rows. Results are running updates, one for each key of a batch. In Kafka the record key is the key's
+        text (for several columns a JSON array) and the value a JSON object of key columns and results.
         State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
         The compacted topic `<group>-<store>-changelog`, created at the first start with as many partitions as the
         source, has the authoritative state; `State(dir=...)` on the executors holds copies.

@@ -136,13 +136,7 @@ class TableStateSink(TwoSinks):
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
         new = None if batch is None else self._new(batch)
         writer = self._results.task_writer(new if new is not None and new.ranges else None, self._columns)
-        if not isinstance(writer, TaskWriter):
-            why, _, fix = self._results.why_spark_writes(self._columns).partition(". ")
-            raise PipelineError(
-                f"{type(self._results).__name__} cannot write results of state inside the tasks: {why}",
-                field="write",
-                fix=f"{fix}, or use another sink" if fix else "Use another sink, such as DeltaSink",
-            )
+        assert isinstance(writer, TaskWriter)  # of every sink with positions
         return _Both(writer, self._kafka.encoding())
 
     @override

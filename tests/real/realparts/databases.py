@@ -165,29 +165,6 @@ class Postgres(Database):
         return f"postgresql://roster:{PASSWORD}@/{name or 'postgres'}?host={self.directory}"
 
 
-class MariaDb(Database):
-    user = "mysql"
-
-    def _install(self) -> None:
-        program = _program("mariadb-install-db")
-        _program("mariadbd")
-        options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-        self.run_once([program, *options, f"--datadir={self.directory}/data"])
-
-    def _command(self) -> Sequence[str]:
-        options = ["--skip-networking", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2"]
-        places = [
-            f"--datadir={self.directory}/data",
-            f"--socket={self.directory}/sock",
-            f"--pid-file={self.directory}/pid",
-            f"--tmpdir={self.directory}",  # a server that starts deletes what others have there
-        ]
-        return [_program("mariadbd"), "--no-defaults", *places, *options]
-
-    def url(self, name: str) -> str:
-        return f"mariadb+pymysql://root@localhost/{name}?unix_socket={self.directory}/sock"
-
-
 def asking(url: str) -> sa.Engine:
     """For what the tests ask of a database, by the URL that a sink has."""
     url = url.replace("postgresql://", "postgresql+psycopg://")

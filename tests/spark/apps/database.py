@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from roster.spark import DatabaseSink, Pipeline, PostgresSink, session
+from roster.spark import Pipeline, PostgresSink, session
 
 
 def main() -> None:
@@ -25,8 +25,7 @@ def main() -> None:
     # A function in Python: then the tasks read small batches too.
     pipeline.json_columns("id int, n long").map_arrow(lambda rows: rows, "id int, n long")
     upserts = {"mode": "upsert", "keys": "id"} if mode == "upsert" else {}
-    sink = PostgresSink if url.startswith("postgresql") else DatabaseSink
-    pipeline.write(sink(url, "results", **upserts)).run()
+    pipeline.write(PostgresSink(url, "results", **upserts)).run()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -90,6 +90,15 @@ def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
     except BaseException:
         output.abort()
         raise
+
+
+def written_frame(writer: Writer, rows: DataFrame) -> list[Any]:
+    """Write Spark's rows in tasks; return what their outputs returned."""
+    if not isinstance(writer, TaskWriter):
+        return writer.write(rows.mapInArrow(cast("Any", writer.task(None)), writer.rows))
+    work: Any = WriteTask(writer)
+    # A plan that Spark sees to be empty has no tasks.
+    return results_of(rows.mapInArrow(work, RESULT).collect()) or [writer.open().close()]
 
 
 def result_row(result: object) -> pa.RecordBatch:

@@ -60,6 +60,8 @@ class ParquetWriter:
     """True if files lie in folders named by the partition columns' values; table metadata has the values anyway."""
     folder: str = ""
     """The commit log's name for the batch's files."""
+    ending: str = ""
+    """What follows the usual names of files."""
 
     def open(self) -> ParquetOutput:
         """Start the files of one attempt of a task."""
@@ -149,7 +151,7 @@ class ParquetOutput:
             self._end(next(iter(self._open.values())))
         writer = self._writer
         parent = folder(writer.partition_by, values) if writer.value_folders else ""
-        name = f"part-{len(self._files):05}-{self._attempt}{SUFFIXES[writer.compression]}.parquet"
+        name = f"part-{len(self._files):05}-{self._attempt}{SUFFIXES[writer.compression]}.parquet{writer.ending}"
         file = _File(writer, self._file_schema, f"{parent}/{name}" if parent else name, tuple(values))
         self._files.append(file)
         self._open[file.values] = file

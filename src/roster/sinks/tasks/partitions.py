@@ -28,9 +28,15 @@ def check_partition_by(names: Sequence[str], schema: StructType) -> None:
         raise PipelineError("all columns partition the output", field="partition_by", fix="Leave one out")
 
 
-def is_supported(type_name: str) -> bool:
-    """Return True if values of a type (`DataType.typeName()`) become the same folders here as in Spark."""
-    return type_name in _PLAIN
+def check_partition_types(names: Sequence[str], schema: StructType) -> None:
+    """Raise PipelineError unless values of these columns become the same folders here as in Spark."""
+    for name in names:
+        if (kind := schema[name].dataType.typeName()) not in _PLAIN:
+            raise PipelineError(
+                f"column `{name}` is {kind}: only text, whole numbers, dates and booleans partition a table",
+                field="partition_by",
+                fix="Add such a column, for example the day of a timestamp",
+            )
 
 
 def escaped(text: str) -> str:

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from roster.pipeline.batch import Progress
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.sink import Sink
-from roster.sinks.database import PostgresSink
 from roster.sinks.delta import DeltaSink
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
+from roster.sinks.postgres import PostgresSink
 from roster.spark.dataframes.observed import KEPT, ObservedMetrics
 from roster.spark.dataframes.plan import FIELD, MARK, Plan, Topics
 from roster.spark.dataframes.program import WITH_STATE, program_of

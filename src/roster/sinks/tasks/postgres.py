@@ -1,4 +1,4 @@
-"""Rows written by the tasks into staging tables of a database, one for each attempt of a task.
+"""Rows written by the tasks into staging tables of PostgreSQL, one for each attempt of a task.
 
 The driver moves the rows of the attempts that count into the table, with the positions, in one transaction.
 """
@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
@@ -28,7 +28,7 @@ from roster.sinks.tasks.upsert import is_retracted, last_of_keys
 from roster.state.bad_rows import bad_rows
 
 if TYPE_CHECKING:
-    from roster.sinks.tasks.sql_engine import Copied, Inserted
+    from roster.sinks.tasks.sql_engine import Copied
 
 log = logging.getLogger("roster.pipeline")
 
@@ -40,10 +40,6 @@ _LONGEST_ERROR = 300
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _PASSING_STATES = ("08", "25P03", "40", "53", "57", "55P03")
 """What SQLSTATE begins with: connection, silence, rollback by the server, resources, an operator, a lock."""
-_PASSING_CODES = frozenset({0, 1040, 1053, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
-"""MariaDB's: too many connections, shutdown, locks, no connection."""
-_CHECK_FAILED = 4025
-"""MariaDB's error of a CHECK, which its driver does not tell from the server's own."""
 _REFUSED = re.compile(r"authentication failed|does not exist|pg_hba\.conf|not permitted|password supplied|no password")
 
 Result = TypeVar("Result")
@@ -55,7 +51,6 @@ class Server:
 
     address: str = field(repr=False)
     shown: str
-    dialect: str
     timeout: float
 
     def error_text(self, error: Exception) -> str:
@@ -92,26 +87,19 @@ class Server:
     @staticmethod
     def is_of_a_row(error: Exception) -> bool:
         """Return True for an error of a database's driver that a row has caused."""
-        cause: Any = getattr(error, "orig", None) or error
-        if state := getattr(cause, "sqlstate", None):  # a value, a constraint
-            return str(state).startswith(("22", "23"))
-        return type(error).__name__ in ("DataError", "IntegrityError") or cause.args[:1] == (_CHECK_FAILED,)
+        state = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+        return str(state).startswith(("22", "23"))  # a value, a constraint
 
-    def is_passing(self, error: Exception) -> bool:
+    @staticmethod
+    def is_passing(error: Exception) -> bool:
         """Return True for an error of a database's driver that time may cure: no connection, a lock, a restart."""
         if getattr(error, "connection_invalidated", False):
             return True
         cause = getattr(error, "orig", None) or error
-        is_operational = not {"OperationalError", "InterfaceError"}.isdisjoint(
-            kind.__name__ for kind in type(cause).__mro__
-        )
-        if is_operational and self.dialect in ("mysql", "mariadb"):
-            return not cause.args or cause.args[0] in _PASSING_CODES
         if state := getattr(cause, "sqlstate", None):  # too many clients, deadlocks, lost locks are of other classes
             return str(state).startswith(_PASSING_STATES)
-        if self.dialect == "sqlite":
-            return is_operational and ("locked" in str(cause) or "busy" in str(cause))
-        return is_operational and (self.dialect != "postgresql" or _REFUSED.search(str(cause)) is None)
+        kinds = {kind.__name__ for kind in type(cause).__mro__}
+        return not kinds.isdisjoint({"OperationalError", "InterfaceError"}) and _REFUSED.search(str(cause)) is None
 
 
 class Staged(NamedTuple):
@@ -164,7 +152,7 @@ class DatabaseOutput:
     def __init__(self, writer: DatabaseWriter) -> None:
         self._writer = writer
         self._name = f"{writer.prefix}{secrets.token_hex(8)}"
-        self._session: Copied | Inserted | None = None
+        self._session: Copied | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._rows = self._deletes = self._nulls = self._numbered = 0
@@ -223,18 +211,14 @@ class DatabaseOutput:
     def _added(self, rows: pa.Table) -> Exception | None:
         """Send rows; return why one of them is refused, so none is sent."""
         assert self._session is not None  # it is begun
-        server, keys = self._writer.server, self._writer.keys
+        keys = self._writer.keys
         try:
-            limits = self._writer.limits
-            batches = (prepared(batch, server.dialect, limits) for batch in rows.to_batches())
+            batches = (prepared(batch, self._writer.limits) for batch in rows.to_batches())
             self._session.add(pa.Table.from_batches(batches))
         except WriteError as error:
             return error
-        except Exception as error:
-            failure = self._failure(error)
-            if server.dialect != "postgresql" and server.is_of_a_row(error):  # a COPY cannot go on
-                return failure
-            raise failure from None
+        except Exception as error:  # a COPY cannot go on
+            raise self._failure(error) from None
         self._rows += len(rows)
         if keys:
             self._deletes += pc.sum(rows[DELETED]).as_py() or 0
@@ -242,23 +226,15 @@ class DatabaseOutput:
             self._nulls += int(nulls.sum())
         return None
 
-    def _begun(self) -> Copied | Inserted:
+    def _begun(self) -> Copied:
         from roster.sinks.tasks.sql_columns import staging_table
-        from roster.sinks.tasks.sql_engine import Copied, Inserted
+        from roster.sinks.tasks.sql_engine import Copied
 
         writer, server = self._writer, self._writer.server
         is_numbered = bool(writer.keys) or writer.sets_aside
-        table = staging_table(
-            self._name, writer.namespace, writer.schema, server.dialect, writer.keys, is_numbered=is_numbered
-        )
-
-        def begin() -> Copied | Inserted:
-            if server.dialect == "postgresql":
-                return Copied(server.address, table)
-            return Inserted(server.address, server.timeout, table)
-
+        table = staging_table(self._name, writer.namespace, writer.schema, writer.keys, is_numbered=is_numbered)
         try:
-            return server.patiently(begin)
+            return server.patiently(lambda: Copied(server.address, table))
         except Exception as error:
             raise self._failure(error, is_final=True) from None
 

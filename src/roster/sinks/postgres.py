@@ -1,4 +1,4 @@
-"""Tables of a database: tasks fill staging, and one transaction moves its rows and the positions."""
+"""Tables of PostgreSQL: tasks fill staging, and one transaction moves its rows and the positions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from roster.pipeline.errors import PipelineError, RefusedRowsError, SinkFencedEr
 from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
 from roster.pipeline.tasks.writer import Writer
 from roster.sinks.positions import PositionedSink
-from roster.sinks.storage import runs_in_one_process
-from roster.sinks.tasks.database import STAGING, DatabaseWriter, Server, Staged, unknown_record
+from roster.sinks.tasks.postgres import STAGING, DatabaseWriter, Server, Staged, unknown_record
 
 if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
     import sqlalchemy as sa
     from sqlalchemy.schema import DropTable
 
-    from roster.sinks import database_tables as tables
-    from roster.sinks.tasks.sql_columns import MYSQL
+    from roster.sinks import postgres_tables as tables
     from roster.sinks.tasks.sql_engine import PATIENCE, engine_of
 
 log = logging.getLogger("roster.pipeline")
@@ -37,8 +35,9 @@ log = logging.getLogger("roster.pipeline")
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
-_DROPS_IN_TRANSACTION = ("postgresql", "sqlite")
-_SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode", "unix_socket", "mode", "uri")
+_DRIVER, _MODULES = "postgresql+psycopg", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
+_EXAMPLE = "postgresql://user:password@host/shop"
+_SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode")
 """Parameters of a URL that messages show; others may be secrets."""
 
 Result = TypeVar("Result")
@@ -55,44 +54,40 @@ class _RefusalError(PipelineError):
     """The table refuses a row."""
 
 
-class DatabaseSink(PositionedSink):
-    """Writes rows to a table of a database that SQLAlchemy reaches, such as MariaDB or SQLite, exactly once.
+class PostgresSink(PositionedSink):
+    """Writes rows to a table of PostgreSQL, exactly once; tasks send them as Arrow columns by binary COPY.
 
-    `url` is SQLAlchemy's, for example "mariadb+pymysql://user:password@host/shop"; the database's driver must be
-    installed. `table` is a name, or "schema.name"; it is created by the first batch if it is missing.
+    `url` is libpq's, for example "postgresql://user:password@host/shop?sslmode=verify-full". `table` is a name, or
+    "schema.name"; it is created by the first batch if it is missing. Arrays, maps and structs become jsonb.
 
     `mode` "append" adds all rows. "upsert" keeps one row for each value of `keys`: a later row replaces an earlier one,
     and results that a stateful pipeline takes back are deleted. By default the results' own keys are used.
 
-    Tasks write to tables named `roster_staging_…` beside it. One transaction on the driver moves their rows, and the
-    positions in the table `roster_positions`. The user of `url` must be allowed to create tables there.
+    Tasks write to unlogged tables named `roster_staging_…` beside it. One transaction on the driver moves their rows,
+    and the positions in the table `roster_positions`. The user of `url` must be allowed to create tables there.
 
     A database that is away is waited for `timeout_ms` milliseconds, at start as long as for a broker.
 
-    Needs the extra `database`. Raises MissingExtraError without it, and PipelineError for an argument that is not
-    valid. A run fails with PipelineError if the database cannot be reached, a table that exists does not have the
-    columns of the rows, or it refuses a row.
+    Needs the extra `postgres`, in the tasks too. Raises MissingExtraError without it, and PipelineError for an argument
+    that is not valid. A run fails with PipelineError if the database cannot be reached, a table that exists does not
+    have the columns of the rows, or it refuses a row.
     """
 
-    name = "DatabaseSink"
-    _extra, _modules = "database", ["sqlalchemy"]
-    _example = "mariadb+pymysql://user:password@host/shop"
+    name = "PostgresSink"
 
     def __init__(
         self, url: str, table: str, *, mode: str = "append", keys: str | Sequence[str] = (), timeout_ms: int = 120_000
     ) -> None:
         super().__init__(mode, keys)
-        if missing := [module for module in self._modules if find_spec(module) is None]:
-            raise missing_error(self.name, self._extra, missing)
-        self._url = self._parsed(url)
+        if missing := [module for module in _MODULES if find_spec(module) is None]:
+            raise missing_error(self.name, "postgres", missing)
+        self._url = _parsed(url)
         hidden = [name for name in self._url.query if name not in _SHOWN]
         self._shown = self._url.difference_update_query(hidden).render_as_string()
         namespace, _, self._table = str(table or "").rpartition(".")
         self._namespace = namespace or None
         if not self._table:
             raise PipelineError("no table given", field="table", fix="For example 'orders' or 'shop.orders'")
-        if self._url.get_backend_name() in MYSQL and not self._url.database:
-            raise PipelineError("no database given", field="url", fix=f"For example {self._example}")
         if not isinstance(timeout_ms, int) or timeout_ms < 1:
             problem = f"{timeout_ms!r} is not a number of milliseconds"
             raise PipelineError(problem, field="timeout_ms", fix="Use 1 or more")
@@ -103,54 +98,16 @@ class DatabaseSink(PositionedSink):
         self._has_created = False
         self._tidied = time.monotonic()
 
-    def _parsed(self, url: str) -> sa.URL:
-        """Return the URL. Raise PipelineError, which does not repeat it, if it is none of a database."""
-        try:
-            parsed = sa.make_url(url)
-            dialect = parsed.get_dialect()
-            if dialect.is_async:
-                raise PipelineError(f"{parsed.drivername} is asynchronous", field="url", fix="Name another driver")
-            self._check_backend(parsed)
-            dialect.import_dbapi()
-        except sa.exc.ArgumentError:
-            fix = f"For example {self._example}"
-            raise PipelineError("it is not a URL of a database", field="url", fix=fix) from None
-        except ValueError:  # its text may be part of the password
-            fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
-            raise PipelineError("the port is not a number", field="url", fix=fix) from None
-        except ModuleNotFoundError as error:
-            problem = f"{parsed.drivername} needs {error.name}, not installed here"
-            fix = f"Install it, or name a driver that is, as in {self._example}"
-            raise PipelineError(problem, field="url", fix=fix) from None
-        return parsed
-
-    def _check_backend(self, url: sa.URL) -> None:
-        """Raise PipelineError for a database that this sink does not write to."""
-        if url.get_backend_name() == "postgresql":
-            raise PipelineError("rows go to PostgreSQL by COPY", field="url", fix="Use PostgresSink")
-        name = url.database or ":memory:"
-        if url.get_backend_name() == "sqlite" and (":memory:" in name or url.query.get("mode") == "memory"):
-            raise PipelineError("tasks do not share this process's memory", field="url", fix="Name a file")
-
-    @property
-    def _dialect(self) -> str:
-        """The dialect's name; a URL of MySQL's may lead to a MariaDB."""
-        is_mariadb = self._opened is not None and getattr(self._opened.dialect, "is_mariadb", False)
-        return "mariadb" if is_mariadb else self._url.get_backend_name()
-
-    def _of_tasks(self) -> sa.URL:
-        """Return the URL that the tasks connect to."""
-        return self._url
-
     @property
     def _server(self) -> Server:
-        address = self._of_tasks().render_as_string(hide_password=False)
-        return Server(address, self._shown, self._dialect, self._patience)
+        more = {key: value for key, value in PATIENCE.items() if key not in self._url.query}
+        of_tasks = self._url.set(drivername="postgresql").update_query_dict(more)
+        return Server(of_tasks.render_as_string(hide_password=False), self._shown, self._patience)
 
     @property
     def _engine(self) -> sa.Engine:
         if self._opened is None:
-            self._opened = engine_of(self._url, self._timeout)
+            self._opened = engine_of(self._url)
         return self._opened
 
     def _transact(self, work: Callable[[sa.Connection], Result]) -> Result:
@@ -171,12 +128,8 @@ class DatabaseSink(PositionedSink):
 
     @override
     def open(self, spark: SparkSession, group: str, timeout_ms: int = 60_000) -> None:
-        if self._dialect == "sqlite" and spark is not None and not runs_in_one_process(spark):
-            problem = "SQLite is a file of one host, and tasks run on others"
-            raise PipelineError(problem, field="url", fix="Use another database")
         self._patience = timeout_ms / 1000
         try:
-            self._transact(lambda _: None)  # from now on it is known what answers
             super().open(spark, group, timeout_ms)
         except (TypeError, ValueError) as error:
             problem = f"{self._shown}: {self._server.error_text(error)}"
@@ -186,7 +139,7 @@ class DatabaseSink(PositionedSink):
         self._tidy()
 
     def _positions(self, group: str) -> tables.PositionsTable:
-        return tables.PositionsTable(self._dialect, self._namespace, self._table, group)
+        return tables.PositionsTable(self._namespace, self._table, group)
 
     def _has(self, table: sa.Table) -> bool:
         return self._transact(lambda connection: sa.inspect(connection).has_table(table.name, table.schema))
@@ -214,21 +167,18 @@ class DatabaseSink(PositionedSink):
     def _checked(self, schema: StructType) -> tables.Layout:
         """Return the table that rows with these columns need. Raise PipelineError for what no table has."""
         self._check_keys(schema)
-        is_exact = self._dialect == "postgresql"
-        if twice := repeated([name if is_exact else name.lower() for name in schema.names]):
-            problem = f"there are two columns {twice[0]!r}{'' if is_exact else ', in upper or lower case'}"
+        if twice := repeated(schema.names):
+            problem = f"there are two columns {twice[0]!r}"
             raise PipelineError(problem, field="write", fix="Give each a name of its own")
         if "" in schema.names:
             raise PipelineError("a column has no name", field="write", fix="Give it one")
-        most, unit = self._url.get_dialect()().max_identifier_length, "bytes"
-        if self._dialect in MYSQL:
-            most, unit = 64, "characters"
+        most = self._url.get_dialect()().max_identifier_length
         for name in (self._table, *schema.names):
-            if len(name if self._dialect in MYSQL else name.encode()) > most:
-                raise PipelineError(f"the name {name!r} has more than {most} {unit}", field="write", fix="Shorten it")
+            if len(name.encode()) > most:
+                raise PipelineError(f"the name {name!r} has more than {most} bytes", field="write", fix="Shorten it")
         keys = self._keys if self._is_upsert else ()
         is_numbered = self._dead_letters == ""
-        return tables.layout(self._table, self._namespace, schema, keys, self._dialect, is_numbered=is_numbered)
+        return tables.layout(self._table, self._namespace, schema, keys, is_numbered=is_numbered)
 
     def _layout(self, schema: StructType, *, creates: bool) -> tables.Layout:
         """Return the table for rows with these columns. Raise PipelineError if it has others, or may not be written."""
@@ -262,11 +212,7 @@ class DatabaseSink(PositionedSink):
                 positions.store(connection, {nowhere: 0}, token, known)
             connection.rollback()
 
-        try:
-            self._transact(attempt)
-        finally:
-            if self._dialect not in _DROPS_IN_TRANSACTION:
-                self._drop([staged.name])
+        self._transact(attempt)
 
     @property
     def _prefix(self) -> str:
@@ -311,8 +257,6 @@ class DatabaseSink(PositionedSink):
             self.abort(written, batch)
             raise
         self._starts.update(batch.next_offsets)
-        if self._dialect not in _DROPS_IN_TRANSACTION:
-            self._drop([staged.name for staged in written.staged])
         if time.monotonic() - self._tidied > _TIDYING_SECONDS:
             self._tidy()
 
@@ -333,9 +277,8 @@ class DatabaseSink(PositionedSink):
         self._check_staged(connection, written)
         for statement in written.into.moves(written.staged):
             connection.execute(statement)
-        if self._dialect in _DROPS_IN_TRANSACTION:
-            for staged in written.into.staging(written.staged):
-                connection.execute(DropTable(staged))
+        for staged in written.into.staging(written.staged):
+            connection.execute(DropTable(staged))
 
     def _check_staged(self, connection: sa.Connection, written: _Written) -> None:
         if lost := written.into.lost(connection, written.staged):
@@ -383,34 +326,19 @@ class DatabaseSink(PositionedSink):
         self._opened = self._known = None
 
 
-class PostgresSink(DatabaseSink):
-    """Writes rows to a table of PostgreSQL, exactly once; tasks send them as Arrow columns by binary COPY.
-
-    `url` is libpq's, for example "postgresql://user:password@host/shop?sslmode=verify-full". All else is as for
-    `DatabaseSink`. Arrays, maps and structs become jsonb. Tables of staging are unlogged.
-
-    Needs the extra `postgres`, in the tasks too.
-    """
-
-    name = "PostgresSink"
-    _extra, _modules = "postgres", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
-    _example = "postgresql://user:password@host/shop"
-
-    @override
-    def _parsed(self, url: str) -> sa.URL:
-        text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else str(url)
-        scheme, mark, rest = text.partition("://")
-        is_ours = mark and scheme in ("postgresql", "postgres", "postgresql+psycopg")
-        return super()._parsed(f"postgresql+psycopg://{rest}" if is_ours else url)
-
-    @override
-    def _check_backend(self, url: sa.URL) -> None:
-        if url.drivername != "postgresql+psycopg":
-            raise PipelineError(
-                f"{url.drivername} is not PostgreSQL", field="url", fix=f"For example {self._example}, or DatabaseSink"
-            )
-
-    @override
-    def _of_tasks(self) -> sa.URL:
-        more = {key: value for key, value in PATIENCE.items() if key not in self._url.query}
-        return self._url.set(drivername="postgresql").update_query_dict(more)
+def _parsed(url: object) -> sa.URL:
+    """Return the URL. Raise PipelineError, which does not repeat it, if it is none of PostgreSQL."""
+    text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else str(url)
+    scheme, mark, rest = text.partition("://")
+    try:
+        parsed = sa.make_url(f"{_DRIVER}://{rest}" if mark and scheme in ("postgresql", "postgres", _DRIVER) else text)
+    except sa.exc.ArgumentError:
+        fix = f"For example {_EXAMPLE}"
+        raise PipelineError("it is not a URL of a database", field="url", fix=fix) from None
+    except ValueError:  # its text may be part of the password
+        fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
+        raise PipelineError("the port is not a number", field="url", fix=fix) from None
+    if parsed.drivername != _DRIVER:
+        fix = f"For example {_EXAMPLE}; foreach_batch writes to any other database"
+        raise PipelineError(f"{parsed.drivername} is not PostgreSQL", field="url", fix=fix)
+    return parsed
