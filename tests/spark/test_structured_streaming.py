@@ -48,7 +48,7 @@ class Query:
     """A query as the committer sees it; `sources` is what its checkpoint holds."""
 
     def __init__(self, name: str, *sources: Source) -> None:
-        self.id = self.name = name
+        self.id = self.runId = self.name = name
         self.sources = list(sources)
         execution = SimpleNamespace(committedOffsets=lambda: JavaList(self.sources))
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
@@ -59,115 +59,81 @@ def kafka(offsets: dict[str, list[int]]) -> Source:
     return f"KafkaV2[Subscribe[{','.join(offsets)}]]", text
 
 
-class Streams:
-    """A session's queries and listeners."""
-
-    def __init__(self) -> None:
-        self.queries: dict[str, Query] = {}
-        self.listeners: list[Any] = []
-        self.addListener, self.removeListener = self.listeners.append, self.listeners.remove
-        self.get = self.queries.get
-
-    def start(self, query: Query) -> None:
-        self.queries[query.id] = query
-        self.tell("onQueryStarted", query)
-
-    def tell(self, what: str, query: Query) -> None:
-        for listener in self.listeners:
-            getattr(listener, what)(SimpleNamespace(id=query.id))
-
-
 @pytest.fixture
-def streams() -> Streams:
-    return Streams()
-
-
-@pytest.fixture
-def follow(streams: Streams, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Start a committer as `commit_progress` does: of one query, or of a session's."""
+def follow(topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Start a committer as `commit_progress` does, of a list of queries that may change."""
     monkeypatch.setattr(module, "_LOOK", 0.01)
     monkeypatch.setattr(module, "_RETRY", 0.01)
     made: list[ProgressCommitter] = []
 
-    def start(query: Query | None = None) -> ProgressCommitter:
-        queries: Any = list(streams.queries.values()) if query is None else [query]
-        only = None if query is None else query.id
-        made.append(ProgressCommitter(streams, queries, only, group, Admin(topics.bootstrap)))  # type: ignore[arg-type]
+    def start(queries: Any) -> ProgressCommitter:
+        made.append(ProgressCommitter(lambda: list(queries), group, Admin(topics.bootstrap)))
         return made[-1]
 
     yield start
     for each in made:
-        if each in streams.listeners:
-            each.close()
+        each.close()
 
 
 def at(topic: str, *offsets: int) -> dict[TopicPartition, int]:
     return {TopicPartition(topic, number): offset for number, offset in enumerate(offsets)}
 
 
-def test_each_batch_moves_the_group_and_partitions_that_come_are_added(
-    streams: Streams, topics: Topics, group: str, follow: Any
-) -> None:
+def test_each_batch_moves_the_group_and_partitions_that_come_are_added(topics: Topics, group: str, follow: Any) -> None:
     topic, other = topics.create(2), topics.create(1)
     query = Query("orders")
-    follow(query)
+    follow([query])
     query.sources = [kafka({topic: [3, 0]})]
     until(lambda: topics.committed(group) == at(topic, 3, 0), what="a restarted query's offsets, before any batch")
     query.sources = [kafka({topic: [3, 5]}), kafka({other: [7]})]
-    streams.tell("onQueryProgress", query)
     until(lambda: topics.committed(group) == at(topic, 3, 5) | at(other, 7))
     topics.admin.create_partitions(topic, 3)
     query.sources = [kafka({topic: [4, 5, 1]}), kafka({other: [8]})]
-    streams.tell("onQueryProgress", query)
     until(lambda: topics.committed(group) == at(topic, 4, 5, 1) | at(other, 8))
 
 
-def test_closing_commits_the_last_batch_also_without_an_event(
-    streams: Streams, topics: Topics, group: str, follow: Any
+def test_closing_commits_the_last_batch(
+    topics: Topics, group: str, follow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topics.create(1)
-    query = Query("orders", kafka({topic: [1]}))
-    with follow(query):
-        until(lambda: topics.committed(group) == at(topic, 1))
-        query.sources = [kafka({topic: [9]})]
+    monkeypatch.setattr(module, "_LOOK", 600.0)
+    with follow([Query("orders", kafka({topic: [9]}))]):
+        pass
     assert topics.committed(group) == at(topic, 9)
-    assert streams.listeners == []
 
 
 def test_in_a_session_the_first_query_with_a_kafka_source_is_followed_and_a_second_one_named(
-    streams: Streams, topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
+    topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topics.create(1)
-    follow()
-    pipeline = Query("pipeline")
-    pipeline._jsq = None  # type: ignore[assignment] # as py4j has a query that is none
-    streams.start(pipeline)
-    streams.start(Query("rate", ("RateStreamV2[rowsPerSecond=1]", "17")))
+    queries = [Query("rate", ("RateStreamV2[rowsPerSecond=1]", "17"))]
+    follow(queries)
     first, second = Query("first", kafka({topic: [1]})), Query("second", kafka({topic: [100]}))
-    streams.start(first)
+    queries.append(first)
     until(lambda: topics.committed(group) == at(topic, 1))
-    streams.start(second)
+    queries.append(second)
     until(lambda: "second is left out" in caplog.text)
     assert "rate" not in caplog.text
     assert "not known" not in caplog.text
+    queries.remove(second)
     first.sources = [kafka({topic: [2]})]
-    streams.tell("onQueryTerminated", first)
+    queries.remove(first)
     until(lambda: topics.committed(group) == at(topic, 2), what="the last batch of a query that ended")
-    streams.start(Query("third", kafka({topic: [3]})))
+    queries.append(Query("third", kafka({topic: [3]})))
     until(lambda: topics.committed(group) == at(topic, 3))
+    assert caplog.text.count("left out") == 1
 
 
 def test_while_the_group_has_members_the_offsets_wait_with_one_warning(
-    streams: Streams, topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
+    topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topics.create(1)
     query = Query("orders", kafka({topic: [1]}))
-    follow(query)
+    follow([query])
     until(lambda: topics.committed(group) == at(topic, 1))
     with GroupMember(topics.bootstrap, group, [topic]):
         for offset in (2, 3, 4):
             query.sources = [kafka({topic: [offset]})]
-            streams.tell("onQueryProgress", query)
         until(lambda: "has members" in caplog.text)
         assert topics.committed(group) == at(topic, 1)
     until(lambda: topics.committed(group) == at(topic, 4), what="the newest offsets, once the member is gone")
@@ -175,11 +141,11 @@ def test_while_the_group_has_members_the_offsets_wait_with_one_warning(
 
 
 def test_a_topic_that_is_gone_does_not_hold_up_the_others(
-    streams: Streams, topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
+    topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topics.create(1)
     query = Query("orders", kafka({topic: [1], "gone": [5]}))
-    follow(query)
+    follow([query])
     until(lambda: topics.committed(group).get(TopicPartition(topic, 0)) == 1)
     until(lambda: "not committed" in caplog.text)
 
@@ -190,21 +156,20 @@ def test_offsets_that_do_not_change_are_committed_again(
     """Those of an empty group expire."""
     topic = topics.create(1)
     monkeypatch.setattr(module, "_REPEAT", 0.05)
-    follow(Query("orders", kafka({topic: [1]})))
+    follow([Query("orders", kafka({topic: [1]}))])
     until(lambda: topics.committed(group) == at(topic, 1))
     topics.admin.delete_group(group)
     until(lambda: topics.exists(group) and topics.committed(group) == at(topic, 1))
 
 
 def test_a_query_that_cannot_be_read_is_a_warning_and_the_next_batch_counts(
-    streams: Streams, topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
+    topics: Topics, group: str, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topics.create(1)
     query = Query("orders", ("KafkaV2[Subscribe[x]]", "no JSON"))
-    follow(query)
+    follow([query])
     until(lambda: "offsets are not known" in caplog.text)
     query.sources = [kafka({topic: [2]})]
-    streams.tell("onQueryProgress", query)
     until(lambda: topics.committed(group) == at(topic, 2))
 
 
@@ -261,21 +226,20 @@ def test_a_mistake_in_starting_offsets_is_one_line(topics: Topics, group: str, a
     assert "\n" not in str(raised.value)
 
 
-def session_of(streams: Streams) -> Any:
+def session_of() -> Any:
     """A session that is none of Spark's but has what is asked of it."""
     java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
-    streams.active = []  # type: ignore[attr-defined]
+    streams = SimpleNamespace(active=[])
     return SimpleNamespace(readStream=None, streams=streams, _sc=SimpleNamespace(_jsc=java))
 
 
-def test_a_group_with_members_is_refused(topics: Topics, streams: Streams, group: str) -> None:
+def test_a_group_with_members_is_refused(topics: Topics, group: str) -> None:
     topic = topics.create(1)
     member = GroupMember(topics.bootstrap, group, [topic])
     with member, pytest.raises(PipelineError, match="has 1 members") as raised:
-        commit_progress(session_of(streams), topics.bootstrap, group)
+        commit_progress(session_of(), topics.bootstrap, group)
     assert "\n" not in str(raised.value)
-    assert streams.listeners == []
-    commit_progress(session_of(streams), topics.bootstrap, group).close()
+    commit_progress(session_of(), topics.bootstrap, group).close()
 
 
 def test_what_is_neither_query_nor_session_is_refused(topics: Topics) -> None:
@@ -283,8 +247,8 @@ def test_what_is_neither_query_nor_session_is_refused(topics: Topics) -> None:
         commit_progress("orders", topics.bootstrap, "g")  # type: ignore[arg-type]
 
 
-def test_a_cluster_that_does_not_answer_is_said_at_once(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = lambda *given, **named: Admin(*given, **named, request_timeout_ms=200)  # noqa: E731
     monkeypatch.setattr(module, "Admin", quick)
     with pytest.raises(UnreachableError):
-        commit_progress(session_of(streams), "127.0.0.1:1", "g")
+        commit_progress(session_of(), "127.0.0.1:1", "g")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Self
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
-from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
+from pyspark.sql.streaming.query import StreamingQuery
 
-from roster.client import Admin, ClientError, ClosedError, OffsetAndMetadata
+from roster.client import Admin, ClientError, OffsetAndMetadata
 from roster.client.live_group import members_of
 from roster.model import OffsetSpec, TopicPartition
 from roster.model.options import shown
@@ -32,72 +30,30 @@ _KAFKA_SOURCES = ("KafkaV2[", "KafkaSourceV1[", "KafkaSource[")
 _REPEAT = 3600.0
 """Seconds after which unchanged offsets are committed again: a cluster forgets the offsets of an empty group."""
 _RETRY = 10.0  # seconds between two attempts at a commit that failed
-_LOOK = 0.5  # seconds between two looks at a query that has finished no batch yet
+_LOOK = 0.5  # seconds between two looks at the queries
 
 
-class ProgressCommitter(StreamingQueryListener):
+class ProgressCommitter:
     """Commits the offsets of a Structured Streaming query to a group, until `close`; usable as a context manager.
 
     Made by `commit_progress`. A thread of its own commits, so neither a slow cluster nor an error holds the query up.
     """
 
-    def __init__(
-        self,
-        streams: StreamingQueryManager,
-        queries: Iterable[StreamingQuery],
-        only: str | None,
-        group: str,
-        admin: Admin,
-    ) -> None:
-        """`streams` is the session's; `only` is the id of the one query to follow, None for the first with Kafka."""
-        self._streams, self._only, self._group, self._admin = streams, only, group, admin
-        self._changed = threading.Condition()
-        self._queries = {str(query.id): query for query in queries}
-        self._undecided, self._ended = set(self._queries), set[str]()
-        """Queries without a batch so far, and queries that have ended."""
-        self._followed: str | None = None
-        self._has_news, self._closing = True, False
+    def __init__(self, active: Callable[[], Sequence[StreamingQuery]], group: str, admin: Admin) -> None:
+        """`active` returns the queries that may be followed; the first one with Kafka is."""
+        self._active, self._group, self._admin = active, group, admin
+        self._followed: StreamingQuery | None = None
         self._newest: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._committed_at = self._failed_at = float("-inf")
-        self._warned = ""
-        streams.addListener(self)
+        self._warned: set[str] = set()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"roster-progress-{group}", daemon=True)
         self._thread.start()
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as below
-        """Take note of a query; Spark calls this before `start` returns."""
-        name = str(event.id)
-        if self._only not in (None, name):
-            return
-        query = self._streams.get(name)
-        if query is not None and query._jsq is not None:  # a Pipeline is told of as a query, and is none
-            with self._changed:
-                self._queries[name] = query
-                self._undecided.add(name)
-                self._ended.discard(name)
-            self._wake()
-
-    def onQueryProgress(self, event: object) -> None:  # noqa: N802
-        """Have the thread commit what the batch has done."""
-        self._wake()
-
-    def onQueryIdle(self, event: object) -> None:  # noqa: N802
-        """Do nothing: nothing has changed."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Have the thread commit the last batch."""
-        with self._changed:
-            self._ended.add(str(event.id))
-        self._wake()
-
     def close(self) -> None:
         """Commit what the query has done until now, and follow it no longer."""
-        with contextlib.suppress(Py4JError, OSError):
-            self._streams.removeListener(self)
-        with self._changed:
-            self._closing = True
-        self._wake()
+        self._closing.set()
         self._thread.join()
         self._admin.close()
 
@@ -107,57 +63,34 @@ class ProgressCommitter(StreamingQueryListener):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._has_news = True
-            self._changed.notify()
-
     def _work(self) -> None:
-        closing = False
-        while not closing:
-            with self._changed:
-                self._changed.wait_for(lambda: self._has_news, self._pause())
-                closing, self._has_news = self._closing, False
-                queries, undecided, ended = dict(self._queries), set(self._undecided), set(self._ended)
+        is_closing = False
+        while not is_closing:
+            is_closing = self._closing.wait(_LOOK)
             try:
-                self._choose_query(queries, undecided, ended)
-                self._commit(at_once=closing)
+                self._look()
+                self._commit(at_once=is_closing)
             except Exception as error:  # whatever it is, the thread goes on with the next batch
                 self._warn(f"the query's offsets are not known: {reason_of(error)}")
 
-    def _pause(self) -> float:
-        """Return the seconds until there is something to do without any event."""
-        if self._undecided:
-            return _LOOK
-        return _RETRY if self._newest != self._committed else _REPEAT
-
-    def _choose_query(
-        self, queries: Mapping[str, StreamingQuery], undecided: Collection[str], ended: Collection[str]
-    ) -> None:
-        """Choose the query to follow, and read its offsets."""
-        for name in sorted(undecided):
-            offsets = offsets_of(queries[name])
-            if offsets is None and name not in ended:
+    def _look(self) -> None:
+        """Read the offsets of the query that is followed; choose another one once those it ended with are committed."""
+        active = {query.runId: query for query in self._active()}
+        if self._followed is not None:
+            self._newest = offsets_of(self._followed) or self._newest
+            if self._followed.runId not in active:
+                self._followed = None
+                return
+        for run, query in active.items():
+            if not (offsets := offsets_of(query)):
                 continue
-            self._decided(name, queries[name])
-            if offsets:
-                self._followed = self._followed or name
-            if offsets and self._followed not in (None, name):
+            if self._followed is None:
+                self._followed, self._newest = query, offsets
+            elif run != self._followed.runId:
                 self._warn(
-                    f"{_shown(queries[name])} is left out: the group has the offsets of another query. "
+                    f"query {query.name or query.id} is left out: the group has the offsets of another query. "
                     "Call commit_progress(query, …) with a group for each"
                 )
-            elif offsets == {} and self._only is not None:
-                self._warn(f"{_shown(queries[name])} reads no Kafka topic")
-        if self._followed is not None:
-            self._newest = offsets_of(queries[self._followed]) or self._newest
-            if self._only is None and self._followed in ended:
-                self._followed = None
-
-    def _decided(self, name: str, query: StreamingQuery) -> None:
-        with self._changed:
-            if self._queries[name] is query:  # it may have been restarted
-                self._undecided.discard(name)
 
     def _commit(self, *, at_once: bool) -> None:
         now = time.monotonic()
@@ -167,8 +100,6 @@ class ProgressCommitter(StreamingQueryListener):
             return
         try:
             self._admin.commit_group_offsets(self._group, {p: OffsetAndMetadata(at) for p, at in changed.items()})
-        except ClosedError:
-            return
         except ClientError as error:
             self._failed_at = now
             self._warn(f"the query's offsets are not committed: {error}")
@@ -176,12 +107,13 @@ class ProgressCommitter(StreamingQueryListener):
         if is_due:
             self._committed_at = now
         self._committed = self._newest
-        self._failed_at, self._warned = float("-inf"), ""
+        self._failed_at = float("-inf")
+        self._warned.clear()
 
     def _warn(self, text: str) -> None:
-        """Log a warning, once as long as it is the same."""
-        if text != self._warned:
-            self._warned = text
+        """Log a warning once until a commit succeeds."""
+        if text not in self._warned:
+            self._warned.add(text)
             log.warning("group %s: %s", self._group, text)
 
 
@@ -212,12 +144,11 @@ def commit_progress(
         roster.client.ClientError: the cluster does not answer, or refuses.
 
     """
-    streams, queries = _followed(query)
+    active = _active(query)
     admin = _admin(bootstrap, group, security)
     try:
         _check_empty(admin, group)
-        only = str(query.id) if isinstance(query, StreamingQuery) else None
-        return ProgressCommitter(streams, queries, only, group, admin)
+        return ProgressCommitter(active, group, admin)
     except BaseException:
         admin.close()
         raise
@@ -294,10 +225,10 @@ def _sources(query: StreamingQuery) -> list[tuple[str, str]]:
         return [(source.description, source.endOffset) for source in last.sources] if last else []
 
 
-def _followed(query: StreamingQuery | SparkSession) -> tuple[StreamingQueryManager, list[StreamingQuery]]:
-    """Return where to listen, and the queries that run already. Raises PipelineError."""
+def _active(query: StreamingQuery | SparkSession) -> Callable[[], Sequence[StreamingQuery]]:
+    """Return what returns the queries that may be followed. Raises PipelineError."""
     if isinstance(query, StreamingQuery):
-        return StreamingQueryManager(query._jsq.sparkSession().streams()), [query]
+        return lambda: [query]
     if not hasattr(query, "readStream"):
         raise PipelineError(
             f"{shown(query)} is neither a StreamingQuery nor a SparkSession",
@@ -305,7 +236,7 @@ def _followed(query: StreamingQuery | SparkSession) -> tuple[StreamingQueryManag
             fix="Pass what writeStream.start() returns, not Spark Connect's, or the session",
         )
     check_session(query)
-    return query.streams, query.streams.active
+    return lambda: query.streams.active
 
 
 def _admin(bootstrap: str | Sequence[str], group: str, security: Security | Mapping[str, object] | None) -> Admin:
@@ -323,7 +254,3 @@ def _check_empty(admin: Admin, group: str) -> None:
             field="group",
             fix="Name a group that only this query uses",
         )
-
-
-def _shown(query: StreamingQuery) -> str:
-    return f"query {query.name or query.id}"

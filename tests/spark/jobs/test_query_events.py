@@ -6,18 +6,15 @@ import json
 import re
 import time
 import uuid
-from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roster.model import TopicPartition
 from roster.pipeline.batch import Progress, Range, StoreProgress
-from roster.spark.jobs.query_events import shared, telling_spark
+from roster.spark.jobs.query_events import telling_spark
 from tests.spark.programs import APPS, Application
 
 if TYPE_CHECKING:
@@ -77,16 +74,14 @@ def test_state_and_event_time_are_shown_as_those_of_a_query(seen: dict[str, Any]
     group = f"windows-{seen['topic']}"
     told, own = of(seen, "progress", run), [each for each in seen["progress"] if each["group"] == group]
     assert [mine["batch"] for mine in own] == [0, 1, 2]
-    updated = 0
-    for each in told:  # short batches share one
-        mine = own[each["batchId"]]
+    assert [each["batchId"] for each in told] == [0, 1, 2]
+    for each, mine in zip(told, own, strict=True):
         (state,), (of_store,) = each["stateOperators"], mine["stores"].values()
         assert state["operatorName"] == "counts"
         for name, field in {"numRowsTotal": "entries", "memoryUsedBytes": "bytes"}.items():
             assert state[name] == sum(store[field] for store in of_store.values())
-        updated += state["numRowsUpdated"]
+        assert state["numRowsUpdated"] == sum(store["changed"] for store in of_store.values())
         assert set(mine) >= {"batchId", "numInputRows", "durationMs", "sources", "timestamp", "eventTime"}
-    assert updated == sum(store["changed"] for mine in own for store in mine["stores"]["counts"].values())
     # 7 keys of 14 in each partition, the stream time and the definition.
     assert told[-1]["stateOperators"][0]["numRowsTotal"] == 2 * (7 + 2)
     assert told[-1]["stateOperators"][0]["numStateStoreInstances"] == 2
@@ -149,62 +144,6 @@ def test_state_is_summed_over_tasks_and_the_watermark_is_the_least() -> None:
     assert [second[name] for name in names] == ["t", 1, 0, 4096, 0]
     assert found["eventTime"] == {"watermark": "2023-11-14T22:13:20.500Z"}
     assert found["stores"]["s"]["0_1"]["late"] == 3
-
-
-def test_short_batches_share_an_event_with_their_sums() -> None:
-    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
-
-    def short(batch: int, started_at: int, spans: dict[TopicPartition, Range], **more: Any) -> Progress:
-        tasks = {"0_0": StoreProgress(batch, 10 * batch, 2, 1, 1000 + batch)}
-        rows = sum(span.size for span in spans.values())
-        of_batch = {"batch": batch, "started_at": started_at, "duration_ms": 40, "phases": {"plan": 1, "work": 30}}
-        return progress(**of_batch | {"ranges": spans, "rows": rows, "lag": {a: batch}, "stores": {"s": tasks}} | more)
-
-    batches = [
-        short(4, 0, {a: Range(0, 3)}),
-        short(5, 50, {a: Range(3, 5), b: Range(7, 8)}, since_ms=50),
-        short(6, 249, {a: Range(5, 9)}, since_ms=199),
-        short(7, 250, {a: Range(9, 10)}, since_ms=1),
-        short(8, 300, {a: Range(10, 20)}, generation=4),
-    ]
-    together, *others = shared(batches)
-    assert others == batches[3:]
-    assert together == replace(
-        batches[2],
-        started_at=0,
-        duration_ms=120,
-        since_ms=40 + 50 + 199,
-        rows=10,
-        ranges={a: Range(0, 9), b: Range(7, 8)},
-        phases={"plan": 3, "work": 90},
-        stores={"s": {"0_0": StoreProgress(6, 60, 6, 3, 1006)}},
-    )
-
-
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 400), st.integers(0, 1)), max_size=30))
-def test_no_row_is_missing_or_double_and_slow_batches_have_their_own_event(steps: list[tuple[int, int, int]]) -> None:
-    batches: list[Progress] = []
-    at, generation, start = 0, 0, 0
-    for pause, took, joined in steps:
-        generation += joined
-        rows = took % 7
-        of_batch = {"generation": generation, "started_at": at + pause, "duration_ms": took, "rows": rows}
-        ranges = {TopicPartition("a", 0): Range(start, start + rows)}
-        batches.append(progress(batch=len(batches), ranges=ranges, **of_batch))
-        start, at = start + rows, at + pause + took
-    told = list(shared(batches))
-    assert sum(each.rows for each in told) == sum(each.rows for each in batches)
-    spans = [each.ranges[TopicPartition("a", 0)] for each in told]
-    assert [*(span.start for span in spans), start] == [0, *(span.end for span in spans)]
-    ends = [each.batch for each in told]
-    assert ends == sorted(set(ends))
-    assert ends[-1:] == [each.batch for each in batches][-1:]
-    of = {each.batch: each for each in batches}
-    for before, after in zip([-1, *ends], ends, strict=False):
-        together = [of[number] for number in range(before + 1, after + 1)]
-        last, first = together[-1], together[0]
-        assert last.started_at + last.duration_ms - first.started_at - first.duration_ms < 250
-        assert len({each.generation for each in together}) == 1
 
 
 @pytest.mark.parametrize("session", [SimpleNamespace(), SimpleNamespace(_jsparkSession=None)])

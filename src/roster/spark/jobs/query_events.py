@@ -13,17 +13,14 @@ import queue
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from roster._json import JsonObject
-from roster.model import TopicPartition
-from roster.pipeline.batch import Progress, Range, StoreProgress, spark_names, utc
+from roster.pipeline.batch import Progress, spark_names, utc
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +28,9 @@ _QUERIES = uuid.UUID("5d0f4b5e-6f0c-5f0e-9d52-2f1f6c1d7a10")
 """Namespace of the ids of queries: like Spark's they outlast a run, here because a group has always the same."""
 _PAUSE = 1.0
 """Seconds in which batches gather after some were told: telling of them together takes half the CPU."""
-_SHARED_MS = 250
-"""Batches of one generation that end within this time share an event, so that events cost the same at any rate."""
 _END_SECONDS = 10.0  # for what is still to be told when a run ends
 _LEFT_OUT = (Py4JError, AttributeError, TypeError, OSError)
 """What py4j raises where Spark has no such class or method, or its JVM is gone."""
-_NOTHING = StoreProgress(0, 0)
 _METRICS = ("batches", "records", "late", "deadLetters", "lag")
 
 _totals: dict[tuple[str, str], dict[str, Any]] = {}
@@ -110,7 +104,7 @@ class QueryEvents:
         totals, count = self._registered(), dict.fromkeys(_METRICS, 0)
         while batches := self._gathered():
             if keeps or len(streams.listListeners()):
-                for progress in shared(batches):
+                for progress in batches:
                     document = query_progress(progress, self._ids, self._sink)
                     event = parse(json.dumps({"Event": f"{listener}QueryProgressEvent", "progress": document}))
                     for name, row in self._observed.rows(progress.batch).items():
@@ -192,48 +186,6 @@ def end_waits(spark: SparkSession, error: BaseException | None) -> None:
             failure = failed(f"{type(error).__name__}: {error}", None, "STREAM_FAILED", nothing)
         if failure is not None or last.get(manager) is None:
             last.set(manager, jvm.scala.Option.apply(failure))
-
-
-def shared(batches: Sequence[Progress]) -> Iterator[Progress]:
-    """Yield what each event tells: a batch, or the sum of batches of one generation that ended within a short time."""
-    group: list[Progress] = []
-    for batch in batches:
-        if group and (batch.generation != group[0].generation or _end(batch) - _end(group[0]) >= _SHARED_MS):
-            yield _sum(group)
-            group = []
-        group.append(batch)
-    if group:
-        yield _sum(group)
-
-
-def _end(progress: Progress) -> int:
-    return progress.started_at + progress.duration_ms
-
-
-def _sum(batches: Sequence[Progress]) -> Progress:
-    """Return batches as one: rows, times and changes are summed, all else is as after the last."""
-    if len(batches) == 1:
-        return batches[0]
-    ranges: dict[TopicPartition, Range] = {}
-    phases: Counter[str] = Counter()
-    stores: dict[str, dict[str, StoreProgress]] = {}
-    for batch in batches:
-        ranges |= {tp: Range(ranges.get(tp, span).start, span.end) for tp, span in batch.ranges.items()}
-        phases.update(batch.phases)
-        for name, tasks in batch.stores.items():
-            of_tasks = stores.setdefault(name, {})
-            for task, store in tasks.items():
-                was = of_tasks.get(task, _NOTHING)
-                of_tasks[task] = store._replace(
-                    changed=was.changed + store.changed,
-                    late=was.late + store.late,
-                    late_behind_ms=Counter(was.late_behind_ms) + Counter(store.late_behind_ms),
-                    late_sources=Counter(was.late_sources) + Counter(store.late_sources),
-                )
-    summed: dict[str, Any] = {name: sum(getattr(batch, name) for batch in batches) for name in ("duration_ms", "rows")}
-    since = sum(batch.duration_ms if batch.since_ms is None else batch.since_ms for batch in batches)
-    times: dict[str, Any] = {"started_at": batches[0].started_at, "since_ms": since, "phases": phases}
-    return replace(batches[-1], ranges=ranges, stores=stores, **times, **summed)
 
 
 def _add(count: dict[str, int], progress: Progress) -> None:
