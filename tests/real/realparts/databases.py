@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB from the system's packages, each as a server of the tests' own in a directory of its own."""
+"""PostgreSQL from the system's packages, as a server of the tests' own in a directory of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _program(name: str, *places: str) -> str:
     folders = [*(str(path) for place in places for path in sorted(Path("/").glob(place), reverse=True)), "/usr/sbin"]
     found = shutil.which(name, path=os.pathsep.join([*folders, *os.get_exec_path()]))
     if found is None:
-        require_real(f"{name} is not installed (Debian: postgresql, mariadb-server)")
+        require_real(f"{name} is not installed (Debian: postgresql)")
     return found
 
 
