@@ -96,6 +96,7 @@ class BatchSink(Sink):
     @override
     def write(self, df: DataFrame, batch: Batch) -> Any:
         """As in `Sink`, by default in tasks of the rows with what `task_writer` returns."""
+        df = self.written_columns(df)
         writer = self.task_writer(batch, df.schema)
         assert writer is not None  # of a sink without a `write` of its own
         try:
@@ -104,6 +105,10 @@ class BatchSink(Sink):
             self.abort(self.collect(writer, [], batch), batch)
             raise
         return self.collect(writer, results, batch)
+
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the columns that are written."""
+        return df
 
     def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
         """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.

@@ -19,23 +19,14 @@ before such a topic writes to all its partitions: records between the two commit
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from roster.model import OffsetAndMetadata, TopicPartition
+from roster.client import Admin
+from roster.model import TopicPartition
 from roster.pipeline.errors import PipelineError
-from roster.stateful.changelogs import Logs
 
 _PAUSE = 0.02
 _MOST_PAUSE = 0.5
-
-
-class GroupLogs(Logs, Protocol):
-    """Looks up offsets of logs and groups, as `roster.client.Admin` does."""
-
-    def group_offsets(
-        self, group: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets."""
 
 
 class Cut(NamedTuple):
@@ -46,7 +37,7 @@ class Cut(NamedTuple):
 
 
 def take_cut(
-    logs: GroupLogs,
+    logs: Admin,
     group: str,
     changelogs: Iterable[TopicPartition],
     repartitions: Iterable[TopicPartition] = (),
@@ -94,7 +85,7 @@ def take_cut(
     return cut
 
 
-def _try(logs: GroupLogs, group: str, unit: Collection[TopicPartition], number: int | None) -> Cut | None:
+def _try(logs: Admin, group: str, unit: Collection[TopicPartition], number: int | None) -> Cut | None:
     """Return the cut of some logs and the group's offsets of this partition number (None: all), None if they move."""
     stable = logs.stable_offsets(unit)
     known = [

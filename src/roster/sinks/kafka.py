@@ -204,16 +204,12 @@ class KafkaSink(BatchSink):
             return self
         return TransactionalSink(self, self._transactions, self._writer, self._partitions)
 
+    @override
     def written_columns(self, df: DataFrame) -> DataFrame:
-        """Return the rows with the columns that are written."""
         if any(self._formats.values()):
             return df
         names = (*self._columns, "timestamp") if self._writer.keep_timestamps else self._columns
         return df.select(*(name for name in dict.fromkeys(names) if name in df.columns))
-
-    @override
-    def write(self, df: DataFrame, batch: Batch) -> None:
-        super().write(self.written_columns(df), batch)
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:

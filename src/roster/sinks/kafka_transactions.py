@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
@@ -225,22 +225,6 @@ class KafkaTransactions:
         )
 
 
-class RowsSink(Protocol):
-    """The sink whose records are written in transactions."""
-
-    def check(self, schema: StructType) -> None:
-        """As in `BatchSink`."""
-
-    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
-        """As in `BatchSink`."""
-
-    def written_columns(self, df: DataFrame) -> DataFrame:
-        """Return the rows with the columns that are written."""
-
-    def check_target(self) -> None:
-        """As in `BatchSink`."""
-
-
 class TransactionalSink(BatchSink):
     """Records of batches and the group's offsets, in one transaction for each batch."""
 
@@ -249,7 +233,7 @@ class TransactionalSink(BatchSink):
 
     def __init__(
         self,
-        sink: RowsSink,
+        sink: BatchSink,
         transactions: KafkaTransactions,
         writer: KafkaWriter,
         partitions: Collection[TopicPartition],
@@ -280,11 +264,12 @@ class TransactionalSink(BatchSink):
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
-        return self._transactions.task_writer(batch, self._sink.task_writer(batch, schema), self._partitions)
+        writer: Any = self._sink.task_writer(batch, schema)
+        return self._transactions.task_writer(batch, writer, self._partitions)
 
     @override
-    def write(self, df: DataFrame, batch: Batch) -> None:
-        super().write(self._sink.written_columns(df), batch)
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        return self._sink.written_columns(df)
 
     @override
     def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:

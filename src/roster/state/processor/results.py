@@ -59,12 +59,12 @@ class Rows:
         self._rows.clear()
 
 
-def column_of(values: Iterable[object], field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
-    """Return values as a column. With `from_pandas` NaN is null. Raises StateError that names the column."""
+def column_of(values: Iterable[object], field: pa.Field) -> pa.Array:
+    """Return values as a column. Raises StateError that names the column."""
     try:
         if pa.types.is_nested(field.type):
             values = [_as_plain(value) for value in values]
-        column = pa.array(values, field.type, from_pandas=from_pandas)
+        column = pa.array(values, field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
         raise StateError(f"column {field.name!r} of the output schema is {field.type}: {error}") from None
     if not field.nullable and column.null_count:
