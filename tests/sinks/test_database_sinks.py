@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -13,6 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
@@ -23,7 +25,6 @@ from roster.records.produce import WriteError
 from roster.sinks import postgres
 from roster.sinks.postgres_tables import PositionsTable
 from roster.sinks.tasks import postgres as writing
-from roster.sinks.tasks import sql_engine
 from roster.spark import PipelineError, PostgresSink, SinkFencedError
 from tests.examples_tried import examples
 from tests.real.realparts.databases import PASSWORD, Postgres, running
@@ -309,7 +310,7 @@ def test_one_error_lists_all_columns_that_differ(place: Place) -> None:
     assert "the rows have no `extra`, which must not be null" in text
     assert "spare" not in text
     assert "unique constraint of exactly shop" in text
-    assert "`price` is bigint, and INTEGER" in text
+    assert "`price` is bigint, and integer" in text
 
 
 def begin(sink: PostgresSink, **fields: T.DataType) -> None:
@@ -332,9 +333,9 @@ NO_INDEX = "the table has no unique constraint of exactly id"
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("id citext primary key", "the key `id` is compared as CITEXT, .*; use text"),
-        ("id char(5) primary key", r"the key `id` is compared as CHAR\(5\), .*; use text"),
-        ("id name primary key", '`id` is string, and name or "char" in the table'),
+        ("id citext primary key", "the key `id` is compared as citext, .*; use text"),
+        ("id char(5) primary key", r"the key `id` is compared as character\(5\), .*; use text"),
+        ("id name primary key", "`id` is string, and name in the table"),
         ("id code primary key", "`id` is string, and code in the table"),
         ("id text unique deferrable", "the unique constraint `orders_id_key` is deferrable"),
         ("id text primary key, unique (id) deferrable", "the unique constraint .* is deferrable"),
@@ -361,9 +362,9 @@ def test_a_table_that_does_not_tell_keys_apart_is_refused_as_the_run_starts(
 @pytest.mark.parametrize(
     ("kind", "kept", "changed", "problem"),
     [
-        ("varchar(2)", "ab", "ab  ", r"column `x` has a value whose end VARCHAR\(2\) cuts"),
-        ("char(3)", "ab ", "ab", r"column `x` has a value that CHAR\(3\) pads"),
-        ("char(3)", "abc", "abc ", r"column `x` has a value whose end CHAR\(3\) cuts"),
+        ("varchar(2)", "ab", "ab  ", r"column `x` has a value whose end character varying\(2\) cuts"),
+        ("char(3)", "ab ", "ab", r"column `x` has a value that character\(3\) pads"),
+        ("char(3)", "abc", "abc ", r"column `x` has a value whose end character\(3\) cuts"),
     ],
 )
 def test_a_row_with_a_value_that_the_column_would_change_is_refused(
@@ -379,7 +380,7 @@ def test_a_row_with_a_value_that_the_column_would_change_is_refused(
 
 def test_a_column_of_a_strange_type_is_named(place: Place) -> None:
     place.run("create table orders (x point)")
-    with pytest.raises(PipelineError, match="`x` is string, and of a type that SQLAlchemy does not know in the table"):
+    with pytest.raises(PipelineError, match="`x` is string, and point in the table"):
         begin(place.sink(), x=T.StringType())
 
 
@@ -491,18 +492,20 @@ def test_staging_of_killed_tasks_is_dropped(place: Place) -> None:
 def test_a_commit_whose_answer_is_lost_counts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(place.sink(), T0)
     store(sink, {T0: (0, 5)})
-    commits = sa.Connection._commit_impl
+    transaction = psycopg.Connection.transaction
 
-    def lost(connection: sa.Connection) -> None:
-        commits(connection)
+    @contextlib.contextmanager
+    def lost(connection: psycopg.Connection, *given: Any, **more: Any) -> Iterator[None]:
+        with transaction(connection, *given, **more):
+            yield
         monkeypatch.undo()
-        raise sa.exc.OperationalError("commit", {}, Exception(), connection_invalidated=True)
+        raise psycopg.OperationalError("the connection is gone")
 
     of = batch({T0: (5, 10)})
     written = uncommitted(sink, of)
-    monkeypatch.setattr(sa.Connection, "_commit_impl", lost)
+    monkeypatch.setattr(psycopg.Connection, "transaction", lost)
     sink.commit(written, of)
-    assert sa.Connection._commit_impl is commits
+    assert psycopg.Connection.transaction is transaction
     assert place.orders() == plain({0: 10})
     with pytest.raises(SinkFencedError):
         sink.commit(written, of)
@@ -512,7 +515,7 @@ def test_a_writer_that_stands_still_in_its_transaction_holds_up_no_other(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver freezes with the positions locked: the one in its place writes, and the frozen one is fenced."""
-    monkeypatch.setattr(sql_engine, "LOCK_SECONDS", 1)
+    monkeypatch.setattr(writing, "LOCK_SECONDS", 1)
     frozen, other = (opened(place.sink(timeout_ms=20_000), T0, member=name) for name in ("frozen", "other"))
     store(frozen, {T0: (0, 5)})
     of = batch({T0: (5, 10)})
@@ -607,7 +610,10 @@ def test_a_refused_login_is_not_waited_for(place: Place) -> None:
     ("make", "problem"),
     [
         (lambda: PostgresSink(f"no url {PASSWORD}", "t"), "url: it is not a URL of a database"),
-        (lambda: PostgresSink("mariadb+pymysql://h/d", "t"), "is not PostgreSQL. For example postgresql://"),
+        (
+            lambda: PostgresSink("mariadb+pymysql://h/d", "t"),
+            "mariadb+pymysql is not PostgreSQL. For example postgresql://",
+        ),
         (lambda: PostgresSink("postgresql+psycopg2://h/d", "t"), "is not PostgreSQL"),
         (lambda: PostgresSink("postgresql://h/d", ""), "table: no table given"),
         (lambda: PostgresSink(f"postgresql://u:x@y:{PASSWORD}@h/d", "t"), "as %2F, %40 and %3A"),
@@ -623,25 +629,20 @@ def test_arguments_are_checked_at_once(make: Any, problem: str) -> None:
     assert PASSWORD not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["password", "passwd", "sslpassword", "pasword"])
+@pytest.mark.parametrize("name", ["password", "sslpassword"])
 def test_no_parameter_of_a_url_that_may_be_a_secret_is_shown(name: str, tmp_path: Path) -> None:
-    url = f"postgresql://u@/d?host={tmp_path}/none&{name}=s3%2Fxyz"
-    sink = PostgresSink(url, "t", timeout_ms=1)
+    sink = PostgresSink(f"postgresql://u@/d?host={tmp_path}/none&{name}=s3%2Fxyz", "t", timeout_ms=1)
     with pytest.raises(PipelineError) as caught:
         sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
     assert "none" in str(caught.value)
     assert "xyz" not in str(caught.value)
 
 
-def test_a_url_may_be_an_object_of_sqlalchemys() -> None:
-    url = sa.make_url(f"postgresql://u:{PASSWORD}@h/d")
-    assert PostgresSink(url, "t")._url.password == PASSWORD  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("option", ["nosuch=1", "connect_timeout=soon"])
-def test_a_parameter_of_a_url_that_the_driver_does_not_take_is_one_error(option: str) -> None:
-    sink = PostgresSink(f"postgresql://u@h/d?{option}", "t", timeout_ms=1)
-    with pytest.raises(PipelineError, match=r"(url|PostgresSink): .*postgresql"):
+def test_a_parameter_of_a_url_that_the_driver_does_not_take_is_one_error() -> None:
+    with pytest.raises(PipelineError, match="url: it is not a URL of a database"):
+        PostgresSink("postgresql://u@h/d?nosuch=1", "t")
+    sink = PostgresSink("postgresql://u@h/d?connect_timeout=soon", "t", timeout_ms=1)
+    with pytest.raises(PipelineError, match="connect_timeout"):
         sink.open(None, GROUP, timeout_ms=1)  # type: ignore[arg-type]
 
 

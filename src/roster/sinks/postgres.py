@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -21,23 +21,24 @@ from roster.pipeline.errors import PipelineError, RefusedRowsError, SinkFencedEr
 from roster.pipeline.spark_types import DataFrame, SparkSession, StructType
 from roster.pipeline.tasks.writer import Writer
 from roster.sinks.positions import PositionedSink
-from roster.sinks.tasks.postgres import STAGING, DatabaseWriter, Server, Staged, unknown_record
+from roster.sinks.tasks import postgres as writing
+from roster.sinks.tasks.postgres import PATIENCE, STAGING, DatabaseWriter, Server, Staged, unknown_record
+from roster.sinks.tasks.sql_columns import quoted, staging_table
 
-if TYPE_CHECKING or find_spec("sqlalchemy") is not None:
-    import sqlalchemy as sa
-    from sqlalchemy.schema import DropTable
+if TYPE_CHECKING or find_spec("psycopg") is not None:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     from roster.sinks import postgres_tables as tables
-    from roster.sinks.tasks.sql_engine import PATIENCE, engine_of
 
 log = logging.getLogger("roster.pipeline")
 
 _ORPHAN_SECONDS = 3600
 """Age after which staging of any application is dropped."""
 _TIDYING_SECONDS = 300
-_DRIVER, _MODULES = "postgresql+psycopg", ["sqlalchemy", "psycopg", "adbc_driver_postgresql"]
-_EXAMPLE = "postgresql://user:password@host/shop"
-_SHOWN = ("host", "hostaddr", "port", "dbname", "service", "sslmode")
+_MODULES, _EXAMPLE = ["psycopg", "adbc_driver_postgresql"], "postgresql://user:password@host/shop"
+_LONGEST_NAME = 63
+_SHOWN = ("user", "host", "hostaddr", "port", "dbname", "service", "sslmode")
 """Parameters of a URL that messages show; others may be secrets."""
 
 Result = TypeVar("Result")
@@ -81,9 +82,9 @@ class PostgresSink(PositionedSink):
         super().__init__(mode, keys)
         if missing := [module for module in _MODULES if find_spec(module) is None]:
             raise missing_error(self.name, "postgres", missing)
-        self._url = _parsed(url)
-        hidden = [name for name in self._url.query if name not in _SHOWN]
-        self._shown = self._url.difference_update_query(hidden).render_as_string()
+        self._parameters = _parsed(url)
+        shown = {name: value for name, value in self._parameters.items() if name in _SHOWN}
+        self._shown = make_conninfo("", **shown)
         namespace, _, self._table = str(table or "").rpartition(".")
         self._namespace = namespace or None
         if not self._table:
@@ -93,33 +94,40 @@ class PostgresSink(PositionedSink):
             raise PipelineError(problem, field="timeout_ms", fix="Use 1 or more")
         self._timeout = self._patience = timeout_ms / 1000
         self._run = uuid.uuid4().hex[:8]
-        self._opened: sa.Engine | None = None
+        self._opened: psycopg.Connection | None = None
         self._known: tuple[StructType, tables.Layout] | None = None
         self._has_created = False
         self._tidied = time.monotonic()
 
     @property
     def _server(self) -> Server:
-        more = {key: value for key, value in PATIENCE.items() if key not in self._url.query}
-        of_tasks = self._url.set(drivername="postgresql").update_query_dict(more)
-        return Server(of_tasks.render_as_string(hide_password=False), self._shown, self._patience)
+        address = make_conninfo("", **PATIENCE | self._parameters)
+        secrets = tuple(str(value) for name, value in self._parameters.items() if "pass" in name)
+        return Server(address, self._shown, self._patience, secrets)
 
     @property
-    def _engine(self) -> sa.Engine:
-        if self._opened is None:
-            self._opened = engine_of(self._url)
-        return self._opened
+    def _connection(self) -> psycopg.Connection:
+        if self._opened is not None:
+            with contextlib.suppress(psycopg.Error):
+                return tables.run(self._opened, "").connection  # it is there still
+            self._opened.close()
+        self._opened = connection = psycopg.connect(self._server.address, autocommit=True)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        for name in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            tables.run(connection, f"set {name} = '{writing.LOCK_SECONDS}s'")
+        return connection
 
-    def _transact(self, work: Callable[[sa.Connection], Result]) -> Result:
+    def _transact(self, work: Callable[[psycopg.Connection], Result]) -> Result:
         """Return what `work` does in a transaction, which is waited for. Raises PipelineError."""
 
         def attempt() -> Result:
-            with self._engine.begin() as connection:
+            connection = self._connection
+            with connection.transaction():
                 return work(connection)
 
         try:
             return self._server.patiently(attempt)
-        except sa.exc.SQLAlchemyError as error:
+        except psycopg.Error as error:
             problem = f"{self._shown}: {self._server.error_text(error)}"
             if self._server.is_of_a_row(error):
                 raise _RefusalError(f"{problem}{unknown_record(self._dead_letters)}") from None
@@ -131,9 +139,6 @@ class PostgresSink(PositionedSink):
         self._patience = timeout_ms / 1000
         try:
             super().open(spark, group, timeout_ms)
-        except (TypeError, ValueError) as error:
-            problem = f"{self._shown}: {self._server.error_text(error)}"
-            raise PipelineError(problem, field="url", fix="Correct its parameters") from None
         finally:
             self._patience = self._timeout
         self._tidy()
@@ -141,21 +146,22 @@ class PostgresSink(PositionedSink):
     def _positions(self, group: str) -> tables.PositionsTable:
         return tables.PositionsTable(self._namespace, self._table, group)
 
-    def _has(self, table: sa.Table) -> bool:
-        return self._transact(lambda connection: sa.inspect(connection).has_table(table.name, table.schema))
+    def _has(self, table: str) -> bool:
+        return self._transact(lambda connection: tables.is_there(connection, table))
 
-    def _create(self, table: sa.Table) -> None:
+    def _create(self, made: tables.PositionsTable | tables.Layout) -> None:
         """Create a table if it is missing; another application may do so at the same moment."""
         try:
-            self._transact(lambda connection: table.create(connection, checkfirst=True))
+            if not self._has(made.name):
+                self._transact(lambda connection: tables.run(connection, made.statement))
         except PipelineError:
-            if not self._has(table):
+            if not self._has(made.name):
                 raise
 
     @override
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         of_group = self._positions(group)
-        if not self._has(of_group.table):
+        if not self._has(of_group.name):
             return {}
         positions = self._transact(lambda connection: of_group.read(connection, partitions))
         return {partition: position for partition, (position, _) in positions.items()}
@@ -172,10 +178,10 @@ class PostgresSink(PositionedSink):
             raise PipelineError(problem, field="write", fix="Give each a name of its own")
         if "" in schema.names:
             raise PipelineError("a column has no name", field="write", fix="Give it one")
-        most = self._url.get_dialect()().max_identifier_length
         for name in (self._table, *schema.names):
-            if len(name.encode()) > most:
-                raise PipelineError(f"the name {name!r} has more than {most} bytes", field="write", fix="Shorten it")
+            if len(name.encode()) > _LONGEST_NAME:
+                problem = f"the name {name!r} has more than {_LONGEST_NAME} bytes"
+                raise PipelineError(problem, field="write", fix="Shorten it")
         keys = self._keys if self._is_upsert else ()
         is_numbered = self._dead_letters == ""
         return tables.layout(self._table, self._namespace, schema, keys, is_numbered=is_numbered)
@@ -186,8 +192,8 @@ class PostgresSink(PositionedSink):
             return self._known[1]
         wanted = self._checked(schema)
         if creates:
-            self._create(self._positions("").table)
-            self._create(wanted.table)
+            self._create(self._positions(""))
+            self._create(wanted)
         limits = self._transact(lambda connection: tables.check_existing(connection, wanted, schema, self.name))
         if not creates:
             self._rehearse(wanted, is_there=limits is not None)
@@ -200,17 +206,16 @@ class PostgresSink(PositionedSink):
         token = uuid.uuid4().hex
         staged, nowhere = Staged(f"{self._prefix}{token[:16]}", 0, deletes=1, nulls=1), TopicPartition("", 0)
         positions = self._positions(token)
-        has_positions = self._has(positions.table)
+        has_positions = self._has(positions.name)
 
-        def attempt(connection: sa.Connection) -> None:
-            (staging,) = wanted.staging([staged])
-            connection.execute(DropTable(staging, if_exists=True))
-            staging.create(connection)
-            for statement in wanted.moves([staged]) if is_there else ():
-                connection.execute(statement)
+        def attempt(connection: psycopg.Connection) -> None:
+            staging = wanted.staging(staged)
+            make = staging_table(staging, wanted.schema, wanted.keys, is_numbered=wanted.is_numbered)
+            for statement in (make, *(wanted.moves([staged]) if is_there else ())):
+                tables.run(connection, statement)
             for known in ((), (nowhere,)) if has_positions else ():
                 positions.store(connection, {nowhere: 0}, token, known)
-            connection.rollback()
+            raise psycopg.Rollback
 
         self._transact(attempt)
 
@@ -260,7 +265,7 @@ class PostgresSink(PositionedSink):
         if time.monotonic() - self._tidied > _TIDYING_SECONDS:
             self._tidy()
 
-    def _move(self, connection: sa.Connection, token: str, written: _Written, batch: Batch) -> None:
+    def _move(self, connection: psycopg.Connection, token: str, written: _Written, batch: Batch) -> None:
         """Move the rows and the positions, unless an earlier attempt, whose answer was lost, has done so."""
         table = self._positions(batch.owner.group)
         positions = table.read(connection, batch.ranges, lock=True)
@@ -269,22 +274,21 @@ class PostgresSink(PositionedSink):
         self._fence({partition: position for partition, (position, _) in positions.items()}, batch)
         try:
             table.store(connection, batch.next_offsets, token, positions)
-        except sa.exc.IntegrityError as error:
+        except psycopg.errors.UniqueViolation as error:
             problem = f"another writer has just begun one of {', '.join(map(str, sorted(batch.ranges)))}"
             raise SinkFencedError(f"{problem}; the batch's results were dropped", field=self.name) from error
         if not written.staged:
             return
         self._check_staged(connection, written)
-        for statement in written.into.moves(written.staged):
-            connection.execute(statement)
-        for staged in written.into.staging(written.staged):
-            connection.execute(DropTable(staged))
+        drops = [f"drop table {written.into.staging(staged)}" for staged in written.staged]
+        for statement in (*written.into.moves(written.staged), *drops):
+            tables.run(connection, statement)
 
-    def _check_staged(self, connection: sa.Connection, written: _Written) -> None:
+    def _check_staged(self, connection: psycopg.Connection, written: _Written) -> None:
         if lost := written.into.lost(connection, written.staged):
             raise SinkFencedError(f"{lost} lost its rows; the batch is read again", field=self.name)
 
-    def _refused(self, connection: sa.Connection, written: _Written) -> dict[int, dict[int, str]]:
+    def _refused(self, connection: psycopg.Connection, written: _Written) -> dict[int, dict[int, str]]:
         self._check_staged(connection, written)
         return written.into.refused(connection, written.staged, self._server)
 
@@ -295,19 +299,17 @@ class PostgresSink(PositionedSink):
     def _drop(self, names: Sequence[str]) -> None:
         """Drop staging tables; those that cannot be dropped now are dropped later."""
         for name in names:
-            table = sa.Table(name, sa.MetaData(), schema=self._namespace)
             try:
-                with self._engine.begin() as connection:
-                    connection.execute(DropTable(table, if_exists=True))
-            except sa.exc.SQLAlchemyError as error:
+                tables.run(self._connection, f"drop table if exists {quoted(self._namespace, name)}")
+            except psycopg.Error as error:
                 log.debug("%s stays for now: %s", name, self._server.error_text(error))
 
     def _tidy(self) -> None:
         """Drop staging of killed tasks: of this run, in which none works now, and what is old of others."""
         self._tidied = time.monotonic()
-        with contextlib.suppress(sa.exc.SQLAlchemyError):
-            with self._engine.connect() as connection:
-                names = sa.inspect(connection).get_table_names(self._namespace)
+        query = "select tablename from pg_tables where schemaname = coalesce(%s, current_schema())"
+        with contextlib.suppress(psycopg.Error):
+            names = [name for (name,) in tables.run(self._connection, query, [self._namespace])]
             self._drop([name for name in names if name.startswith(STAGING) and self._is_orphan(name)])
 
     def _is_orphan(self, name: str) -> bool:
@@ -322,23 +324,24 @@ class PostgresSink(PositionedSink):
         super().close()
         if self._opened is not None:
             self._tidy()
-            self._opened.dispose()
+        if self._opened is not None:
+            self._opened.close()
         self._opened = self._known = None
 
 
-def _parsed(url: object) -> sa.URL:
-    """Return the URL. Raise PipelineError, which does not repeat it, if it is none of PostgreSQL."""
-    text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else str(url)
-    scheme, mark, rest = text.partition("://")
-    try:
-        parsed = sa.make_url(f"{_DRIVER}://{rest}" if mark and scheme in ("postgresql", "postgres", _DRIVER) else text)
-    except sa.exc.ArgumentError:
-        fix = f"For example {_EXAMPLE}"
-        raise PipelineError("it is not a URL of a database", field="url", fix=fix) from None
-    except ValueError:  # its text may be part of the password
-        fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
-        raise PipelineError("the port is not a number", field="url", fix=fix) from None
-    if parsed.drivername != _DRIVER:
+def _parsed(url: str) -> dict[str, Any]:
+    """Return libpq's parameters. Raise PipelineError, which does not repeat the URL, if it is none of PostgreSQL."""
+    scheme, mark, _ = url.partition("://")
+    if mark and scheme not in ("postgresql", "postgres"):
         fix = f"For example {_EXAMPLE}; foreach_batch writes to any other database"
-        raise PipelineError(f"{parsed.drivername} is not PostgreSQL", field="url", fix=fix)
-    return parsed
+        raise PipelineError(f"{scheme} is not PostgreSQL", field="url", fix=fix)
+    try:
+        parameters = conninfo_to_dict(url) if mark else None
+    except psycopg.ProgrammingError:
+        parameters = None
+    if parameters is None:
+        raise PipelineError("it is not a URL of a database", field="url", fix=f"For example {_EXAMPLE}")
+    if not all(port.isdecimal() for port in str(parameters.get("port", 0)).split(",")):
+        fix = "Write /, @ and : of a user or password as %2F, %40 and %3A"
+        raise PipelineError("the port is not a number", field="url", fix=fix)
+    return parameters

@@ -3,90 +3,88 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 import pyarrow as pa
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine.interfaces import ReflectedColumn
 
 from roster.model import TopicPartition
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.spark_types import StructType
 from roster.sinks.tasks.postgres import Server, Staged
-from roster.sinks.tasks.sql_columns import column_type, fits, is_folding, limit_of, staging_table
+from roster.sinks.tasks.sql_columns import column_type, fits, is_folding, limit_of, quoted
 from roster.sinks.tasks.sql_values import DELETED, ROW, Limit
 from roster.state.bad_rows import bad_rows
 
 POSITIONS = "roster_positions"
 """The table of positions, beside the tables that they are of."""
+_TASK = "roster_task"
+
+
+def run(connection: psycopg.Connection, statement: str, values: Sequence[object] | None = None) -> psycopg.Cursor[Any]:
+    """Run a statement, whose names are quoted."""
+    return connection.execute(cast("Any", statement), values)
+
+
+def is_there(connection: psycopg.Connection, table: str) -> bool:
+    """Return True if there is a table of this name in SQL."""
+    return run(connection, "select to_regclass(%s) is not null", [table]).fetchone() == (True,)
 
 
 class PositionsTable:
     """The next offset of each partition that a group has written to a table, and the id of the last commit."""
 
     def __init__(self, namespace: str | None, of_table: str, group: str) -> None:
-        self.table = sa.Table(
-            POSITIONS,
-            sa.MetaData(),
-            sa.Column("table_name", sa.String(64), primary_key=True),
-            sa.Column("consumer_group", sa.Text(), primary_key=True),
-            sa.Column("topic", sa.Text(), primary_key=True),
-            sa.Column("part", sa.Integer(), primary_key=True, autoincrement=False),
-            sa.Column("next_offset", sa.BigInteger(), nullable=False),
-            sa.Column("commit_id", sa.String(32), nullable=False),
-            schema=namespace,
+        self.name = quoted(namespace, POSITIONS)
+        self._in_query, self._its = self.name.replace("%", "%%"), [of_table, group]
+
+    @property
+    def statement(self) -> str:
+        """Makes the table."""
+        return (
+            f"create table if not exists {self.name} (table_name varchar(64), consumer_group text, topic text,"
+            " part integer, next_offset bigint not null, commit_id varchar(32) not null,"
+            " primary key (table_name, consumer_group, topic, part))"
         )
-        self._row = {"table_name": of_table, "consumer_group": group}
-        self._is_its = [self.table.c[name] == value for name, value in self._row.items()]
 
     def read(
-        self, connection: sa.Connection, partitions: Collection[TopicPartition], *, lock: bool = False
+        self, connection: psycopg.Connection, partitions: Collection[TopicPartition], *, lock: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Return position and last commit of each partition that has one; with `lock` no other one changes them."""
-        columns = self.table.c
-        topics = {p.topic: [q.partition for q in partitions if q.topic == p.topic] for p in partitions}
         query = (
-            sa.select(columns.topic, columns.part, columns.next_offset, columns.commit_id)
-            .where(*self._is_its)
-            .where(
-                sa.or_(
-                    sa.false(), *(sa.and_(columns.topic == t, columns.part.in_(parts)) for t, parts in topics.items())
-                )
-            )
-            .order_by(columns.topic, columns.part)
+            f"select topic, part, next_offset, commit_id from {self._in_query} p where table_name = %s and"  # noqa: S608
+            " consumer_group = %s and (topic, part) in (select * from unnest(%s::text[], %s::int[]))"
+            f" order by topic, part{' for update of p' if lock else ''}"
         )
-        rows = connection.execute(query.with_for_update() if lock else query)
+        topics, numbers = [p.topic for p in partitions], [p.partition for p in partitions]
+        rows = run(connection, query, [*self._its, topics, numbers])
         return {TopicPartition(topic, part): (offset, commit) for topic, part, offset, commit in rows}
 
     def store(
         self,
-        connection: sa.Connection,
+        connection: psycopg.Connection,
         ends: Mapping[TopicPartition, int],
         token: str,
         known: Collection[TopicPartition],
     ) -> None:
-        """Store new positions, of partitions that are `known` and others. Raises IntegrityError if these are, too."""
-        columns = self.table.c
-        ordered = sorted(ends.items())
-        if moved := [{"of_topic": p.topic, "of_part": p.partition, "end": end} for p, end in ordered if p in known]:
-            update = self.table.update().values(next_offset=sa.bindparam("end"), commit_id=token).where(*self._is_its)
-            is_of = columns.topic == sa.bindparam("of_topic"), columns.part == sa.bindparam("of_part")
-            connection.execute(update.where(*is_of), moved)
-        if first := [{"topic": p.topic, "part": p.partition, "next_offset": n} for p, n in ordered if p not in known]:
-            connection.execute(self.table.insert().values(**self._row, commit_id=token), first)
+        """Store new positions, of partitions that are `known` and others. Raises UniqueViolation if these are, too."""
+        columns = "next_offset, commit_id, table_name, consumer_group, topic, part"
+        insert = f"insert into {self._in_query} ({columns}) values (%s, %s, %s, %s, %s, %s)"  # noqa: S608
+        its = "table_name = %s and consumer_group = %s and topic = %s and part = %s"
+        update = f"update {self._in_query} set next_offset = %s, commit_id = %s where {its}"  # noqa: S608
+        for partition, end in sorted(ends.items()):
+            run(connection, update if partition in known else insert, [end, token, *self._its, *partition])
 
 
 @dataclass(frozen=True)
 class Layout:
     """A table and the rows that go into it."""
 
-    table: sa.Table
-    """With the columns of the rows only."""
+    namespace: str | None
+    table: str
     schema: pa.Schema
     keys: tuple[str, ...]
     is_numbered: bool
@@ -94,109 +92,94 @@ class Layout:
     limits: Mapping[str, Limit]
     """What columns of the table would change."""
 
-    def staging(self, staged: Sequence[Staged]) -> list[sa.Table]:
-        """Return the staging tables of some attempts."""
-        more = self.table.schema, self.schema, self.keys
-        return [staging_table(attempt.name, *more, is_numbered=self.is_numbered) for attempt in staged]
+    @property
+    def name(self) -> str:
+        """The table's name in SQL."""
+        return quoted(self.namespace, self.table)
 
-    def lost(self, connection: sa.Connection, staged: Sequence[Staged]) -> str:
+    @property
+    def statement(self) -> str:
+        """Makes the table."""
+        columns = [f"{quoted(field.name)} {column_type(field.type)}" for field in self.schema]
+        columns += [f"unique ({self._names(self.keys)})"] if self.keys else []
+        return f"create table if not exists {self.name} ({', '.join(columns)})"
+
+    def staging(self, attempt: Staged) -> str:
+        """Return the name in SQL of the staging table of an attempt."""
+        return quoted(self.namespace, attempt.name)
+
+    def lost(self, connection: psycopg.Connection, staged: Sequence[Staged]) -> str:
         """Return a staging table without its rows, "" if there is none: a crash empties those without a log."""
-        inspector = sa.inspect(connection)
         for attempt in staged:
-            if not inspector.has_table(attempt.name, self.table.schema):
+            table = self.staging(attempt)
+            count = f"select count(*) from {table}"  # noqa: S608
+            if not is_there(connection, table) or run(connection, count).fetchone() != (attempt.rows,):
                 return attempt.name
-        rows = (sa.select(sa.func.count()).select_from(table).scalar_subquery() for table in self.staging(staged))
-        counts = connection.execute(sa.select(*rows)).one()
-        return next((attempt.name for attempt, count in zip(staged, counts, strict=True) if count != attempt.rows), "")
+        return ""
 
-    def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> Sequence[sa.Executable]:
+    def moves(self, staged: Sequence[Staged], only: tuple[int, int, int] | None = None) -> list[str]:
         """Return the statements that move the rows of staging, in the order of the tasks, into the table.
 
         only: of one task, by its index, the rows from a number up to before another one.
         """
-        number = None if only is None else only[0]
-
-        def selected(rows: sa.FromClause) -> Any:
-            select = sa.select(*self._values(rows))
-            return select if only is None else select.where(rows.c[ROW] >= only[1], rows.c[ROW] < only[2])
-
+        values = ", ".join(
+            f"s.{quoted(field.name)}{'::jsonb' if pa.types.is_nested(field.type) else ''}" for field in self.schema
+        )
+        insert = f"insert into {self.name} ({self._names(self.schema.names)}) select {values} from"
+        span = "" if only is None else f" and s.{ROW} >= {only[1]} and s.{ROW} < {only[2]}"
         if not self.keys:
-            tables = enumerate(self.staging(staged))
-            rows = [selected(table) for index, table in tables if number in (None, index)]
-            return [self._inserting(self.table.insert(), select) for select in rows]
+            indexes = range(len(staged)) if only is None else [only[0]]
+            return [f"{insert} {self.staging(staged[index])} s where true{span}" for index in indexes]
         last = self._last_of_keys(staged)
-        rows_of_keys = selected(last).where(last.c[DELETED].is_(sa.false()))
-        rows_of_keys = rows_of_keys if number is None else rows_of_keys.where(last.c.task == number)
-        statements: list[sa.Executable] = []
+        delete, statements = f"delete from {self.name} t using {last} s where", list[str]()  # noqa: S608
+        pairs = [(f"t.{quoted(name)}", f"s.{quoted(name)}") for name in self.keys]
         if any(attempt.deletes for attempt in staged):
-            statements.append(self._delete(self._is_same(last, nulls=False) & last.c[DELETED].is_(sa.true())))
-        if any(attempt.nulls for attempt in staged):
-            has_null = sa.or_(*(last.c[name].is_(None) for name in self.keys))
-            statements.append(self._delete(self._is_same(last, nulls=True) & has_null))
-        return [*statements, self._replacing(self._inserting(postgresql.insert(self.table), rows_of_keys))]
+            statements.append(f"{delete} s.{DELETED} and {' and '.join(f'{mine} = {other}' for mine, other in pairs)}")
+        if any(attempt.nulls for attempt in staged):  # which no index finds
+            are_same = " and ".join(f"{mine} is not distinct from {other}" for mine, other in pairs)
+            statements.append(f"{delete} {are_same} and ({' or '.join(f'{other} is null' for _, other in pairs)})")
+        span += "" if only is None else f" and s.{_TASK} = {only[0]}"
+        others = [quoted(name) for name in self.schema.names if name not in self.keys]
+        update = f"update set {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "nothing"
+        conflict = f"on conflict ({self._names(self.keys)}) do {update}"
+        return [*statements, f"{insert} {last} s where not s.{DELETED}{span} {conflict}"]
 
-    def refused(self, connection: sa.Connection, staged: Sequence[Staged], server: Server) -> dict[int, dict[int, str]]:
+    @staticmethod
+    def _names(names: Sequence[str]) -> str:
+        return ", ".join(map(quoted, names))
+
+    def _last_of_keys(self, staged: Sequence[Staged]) -> str:
+        """Return the query for the last row of each key: of the last task, and there the last one."""
+        rows = " union all ".join(
+            f"select *, {index} as {_TASK} from {self.staging(attempt)}"  # noqa: S608
+            for index, attempt in enumerate(staged)
+        )
+        keys = self._names(self.keys)
+        return f"(select distinct on ({keys}) * from ({rows}) r order by {keys}, {_TASK} desc, {ROW} desc)"  # noqa: S608
+
+    def refused(
+        self, connection: psycopg.Connection, staged: Sequence[Staged], server: Server
+    ) -> dict[int, dict[int, str]]:
         """Return why the table refuses rows of staging, by task and number; none is moved."""
         refused: dict[int, dict[int, str]] = {}
-        trial = connection.begin_nested()
-        connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
 
         def attempt(index: int, begin: int, end: int) -> Exception | None:
             try:
-                with connection.begin_nested():
+                with connection.transaction():
                     for statement in self.moves(staged, (index, begin, end)):
-                        connection.execute(statement)
-            except sa.exc.DBAPIError as error:
+                        run(connection, statement)
+            except psycopg.Error as error:
                 if not server.is_of_a_row(error):
                     raise
                 return error
             return None
 
-        for index, of_task in enumerate(staged):
-            if bad := bad_rows(of_task.numbered, functools.partial(attempt, index)):
-                refused[of_task.task] = {row: server.error_text(error) for row, error in bad.items()}
-        trial.rollback()
+        with connection.transaction(force_rollback=True):
+            run(connection, "set constraints all immediate")
+            for index, of_task in enumerate(staged):
+                if bad := bad_rows(of_task.numbered, functools.partial(attempt, index)):
+                    refused[of_task.task] = {row: server.error_text(error) for row, error in bad.items()}
         return refused
-
-    def _inserting(self, insert: Any, rows: sa.SelectBase) -> Any:
-        """Return the INSERT of the rows that a query finds."""
-        return insert.from_select(self.schema.names, rows)
-
-    def _values(self, rows: sa.FromClause) -> list[sa.ColumnElement[object]]:
-        """Return the columns of staging as the table's; JSON came as text."""
-        return [
-            sa.cast(rows.c[field.name], self.table.c[field.name].type)
-            if pa.types.is_nested(field.type)
-            else rows.c[field.name]
-            for field in self.schema
-        ]
-
-    def _last_of_keys(self, staged: Sequence[Staged]) -> sa.Subquery:
-        """Return the query for the last row of each key: of the last task, and there the last one."""
-        tables = enumerate(self.staging(staged))
-        rows = sa.union_all(
-            *(sa.select(*table.c, sa.literal_column(str(number)).label("task")) for number, table in tables)
-        ).subquery("staged")
-        order = (rows.c.task.desc(), rows.c[ROW].desc())
-        rank = sa.func.row_number().over(partition_by=[rows.c[name] for name in self.keys], order_by=order)
-        ranked = sa.select(*rows.c, rank.label("roster_rank")).subquery("ranked")
-        return sa.select(ranked).where(ranked.c.roster_rank == 1).subquery("last_rows")
-
-    def _is_same(self, last: sa.Subquery, *, nulls: bool) -> sa.ColumnElement[bool]:
-        """Return the condition that keys are equal; `nulls` are equal too, but no index finds these."""
-        pairs = [(self.table.c[name], last.c[name]) for name in self.keys]
-        return sa.and_(*(mine.is_not_distinct_from(other) if nulls else mine == other for mine, other in pairs))
-
-    def _delete(self, which: sa.ColumnElement[bool]) -> sa.Delete:
-        return self.table.delete().where(sa.exists(sa.literal_column("1")).where(which))
-
-    def _replacing(self, insert: Any) -> Any:
-        """Return the INSERT that replaces the row of a key that is there."""
-        others = [name for name in self.schema.names if name not in self.keys]
-        if not others:
-            return insert.on_conflict_do_nothing(index_elements=list(self.keys))
-        values = {name: insert.excluded[name] for name in others}
-        return insert.on_conflict_do_update(index_elements=list(self.keys), set_=values)
 
 
 def layout(table: str, namespace: str | None, columns: StructType, keys: Sequence[str], *, is_numbered: bool) -> Layout:
@@ -204,85 +187,78 @@ def layout(table: str, namespace: str | None, columns: StructType, keys: Sequenc
 
     Raises PipelineError that lists the columns of types that the database has no counterpart of.
     """
-    schema, unknown, columns_made = arrow_schema(columns), [], []
-    for field, column in zip(schema, columns.fields, strict=True):
-        kind = column_type(field.type)
-        if kind is None or column.dataType.typeName() in ("variant", "void"):
-            unknown.append(f"`{field.name}` is {column.dataType.simpleString()}")
-            continue
-        columns_made.append(sa.Column(field.name, kind))
+    schema = arrow_schema(columns)
+    unknown = [
+        f"`{field.name}` is {column.dataType.simpleString()}"
+        for field, column in zip(schema, columns.fields, strict=True)
+        if column_type(field.type) is None or column.dataType.typeName() in ("variant", "void")
+    ]
     if unknown:
         raise PipelineError(
             f"no column of the database holds {', '.join(unknown)}", field="write", fix="Convert it, or leave it out"
         )
-    if taken := [name for name in (ROW, DELETED) if name in schema.names]:
+    if taken := [name for name in (ROW, DELETED, _TASK) if name in schema.names]:
         raise PipelineError(f"`{taken[0]}` is a column of staging", field="write", fix="Name it differently")
-    unique = [sa.UniqueConstraint(*keys)] if keys else []
-    into = sa.Table(table, sa.MetaData(), *columns_made, *unique, schema=namespace)
-    return Layout(into, schema, tuple(keys), is_numbered or bool(keys), {})
+    return Layout(namespace, table, schema, tuple(keys), is_numbered or bool(keys), {})
 
 
 def check_existing(
-    connection: sa.Connection, wanted: Layout, columns: StructType, name: str
+    connection: psycopg.Connection, wanted: Layout, columns: StructType, name: str
 ) -> dict[str, Limit] | None:
     """Return what columns of the table would change, None if it is missing.
 
     Raises PipelineError, of the sink `name`, with all reasons not to write to it.
     """
-    inspector, table, problems, there = sa.inspect(connection), wanted.table, list[str](), None
-    if inspector.has_table(table.name, table.schema):
-        with warnings.catch_warnings(action="ignore"):  # of types that SQLAlchemy does not know
-            there = {column["name"]: column for column in inspector.get_columns(table.name, table.schema)}
-        problems += _differences(connection, wanted, columns, there)
-    if problems:
-        fix = "Change rows or table, or write to another table"
-        raise PipelineError(f"the rows do not fit {table.fullname}: {'; '.join(problems)}", field=name, fix=fix)
-    if there is None:
+    if not is_there(connection, wanted.name):
         return None
-    limits = {name: limit_of(there[name]["type"]) for name in wanted.schema.names}
-    return {name: limit for name, limit in limits.items() if limit is not None}
+    query = (
+        "select attname, format_type(atttypid, atttypmod), attidentity = 'a' or attgenerated <> '',"
+        " attnotnull and not atthasdef and attidentity = ''"
+        " from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum"
+    )
+    there = {column: more for column, *more in run(connection, query, [wanted.name])}
+    if problems := [
+        *_differences(wanted, columns, there),
+        *(_index_problems(connection, wanted) if wanted.keys else ()),
+    ]:
+        fix = "Change rows or table, or write to another table"
+        full = ".".join(filter(None, (wanted.namespace, wanted.table)))
+        raise PipelineError(f"the rows do not fit {full}: {'; '.join(problems)}", field=name, fix=fix)
+    limits = {column: limit_of(there[column][0]) for column in wanted.schema.names}
+    return {column: limit for column, limit in limits.items() if limit is not None}
 
 
-def _differences(
-    connection: sa.Connection, wanted: Layout, columns: StructType, given: Mapping[str, ReflectedColumn]
-) -> list[str]:
+def _differences(wanted: Layout, columns: StructType, there: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return what is wrong with the table's columns: by name their types, and whether they are computed or needed."""
     problems = []
     for field, column in zip(wanted.schema, columns.fields, strict=True):
-        text = column.dataType.simpleString()
-        if (there := given.get(field.name)) is None:
-            problems.append(f"`{field.name}` ({text}) is none of the table's columns")
-        elif there.get("computed") is not None or ((identity := there.get("identity")) and identity["always"]):
-            problems.append(f"`{field.name}` is computed by the table")
-        elif not fits(field.type, kind := there["type"]):
-            is_known = not isinstance(kind, sa.types.NullType)
-            other = kind.compile(connection.dialect) if is_known else "of a type that SQLAlchemy does not know"
-            other = 'name or "char"' if type(kind) is sa.String else other
-            problems.append(f"`{field.name}` is {text}, and {other} in the table")
-        elif field.name in wanted.keys and is_folding(kind):
-            problems.append(_folded(field.name, kind.compile(connection.dialect), "text"))
-    left = [name for name in given if name not in wanted.schema.names and _is_needed(given[name])]
-    problems += [f"the rows have no `{name}`, which must not be null" for name in left]
-    return [*problems, *(_index_problems(connection, wanted) if wanted.keys else ())]
+        name, text = field.name, column.dataType.simpleString()
+        if name not in there:
+            problems.append(f"`{name}` ({text}) is none of the table's columns")
+            continue
+        kind, is_computed, _ = there[name]
+        if is_computed:
+            problems.append(f"`{name}` is computed by the table")
+        elif not fits(field.type, kind):
+            problems.append(f"`{name}` is {text}, and {kind} in the table")
+        elif name in wanted.keys and is_folding(kind):
+            problems.append(_folded(name, kind, "text"))
+    left = [name for name, (_, _, is_needed) in there.items() if is_needed and name not in wanted.schema.names]
+    return [*problems, *(f"the rows have no `{name}`, which must not be null" for name in left)]
 
 
-def _is_needed(column: ReflectedColumn) -> bool:
-    has_value = column.get("default") is not None or column.get("identity") or column.get("computed")
-    return not (column["nullable"] or has_value or column.get("autoincrement") is True)
-
-
-def _index_problems(connection: sa.Connection, wanted: Layout) -> list[str]:
+def _index_problems(connection: psycopg.Connection, wanted: Layout) -> list[str]:
     """Return what is wrong with the unique indexes: an upsert looks into all that are of exactly the keys."""
     query = (
         "select i.relname, x.indimmediate, a.attname, c.collname from pg_index x"
         " join pg_class i on i.oid = x.indexrelid cross join lateral generate_series(0, x.indnkeyatts - 1) n"
         " join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[n]"
         " left join pg_collation c on c.oid in (x.indcollation[n], a.attcollation) and not c.collisdeterministic"
-        " where x.indrelid = cast(:full as regclass) and x.indisunique and x.indisvalid"
+        " where x.indrelid = %s::regclass and x.indisunique and x.indisvalid"
         " and x.indpred is null and x.indexprs is null"
     )
-    full = connection.dialect.identifier_preparer.format_table(wanted.table)
     indexes: dict[str, list[Any]] = {}
-    for index, *column in connection.execute(sa.text(query), {"full": full}):
+    for index, *column in run(connection, query, [wanted.name]):
         indexes.setdefault(index, []).append(column)
     of_keys = {name: parts for name, parts in indexes.items() if {part[1] for part in parts} == set(wanted.keys)}
     deferrable = [name for name, parts in of_keys.items() if not parts[0][0]]

@@ -12,8 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +22,10 @@ from roster._errors import one_line
 from roster.pipeline.errors import SinkFencedError
 from roster.pipeline.tasks.writer import conformed
 from roster.records.produce import WriteError
+from roster.sinks.tasks.sql_columns import quoted, staging_table
 from roster.sinks.tasks.sql_values import DELETED, ROW, Limit, final_error, prepared
 from roster.sinks.tasks.upsert import is_retracted, last_of_keys
 from roster.state.bad_rows import bad_rows
-
-if TYPE_CHECKING:
-    from roster.sinks.tasks.sql_engine import Copied
 
 log = logging.getLogger("roster.pipeline")
 
@@ -38,6 +35,12 @@ _HELD_BYTES = 8 << 20
 """Bytes of rows that a task sends at once."""
 _LONGEST_ERROR = 300
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+LOCK_SECONDS = 10
+"""After which a statement that waits for a lock fails and is tried again, and a server ends a transaction in which
+nothing is asked: a driver that is frozen would hold its locks, and hold up the one in its place, for ever.
+"""
+PATIENCE = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""libpq's settings under which the silence of a host that is gone is noticed within a minute."""
 _PASSING_STATES = ("08", "25P03", "40", "53", "57", "55P03")
 """What SQLSTATE begins with: connection, silence, rollback by the server, resources, an operator, a lock."""
 _REFUSED = re.compile(r"authentication failed|does not exist|pg_hba\.conf|not permitted|password supplied|no password")
@@ -47,20 +50,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Server:
-    """A database: its URL, with the password and for messages, and the seconds for which it is waited for."""
+    """A database: libpq's parameters, with the secrets among them and for messages, and seconds to wait for it."""
 
     address: str = field(repr=False)
     shown: str
     timeout: float
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def error_text(self, error: Exception) -> str:
         """Return a message of the database's driver on one line, without the password."""
-        text = one_line(getattr(error, "orig", None) or error, _LONGEST_ERROR)
-        password = re.search(r"//[^/@]*?:(.+)@", self.address)
-        secrets = [password[1], unquote(password[1])] if password else []
-        for name, values in parse_qs(urlsplit(self.address).query).items():
-            secrets += values if "pass" in name.lower() else []
-        for secret in secrets:
+        text = one_line(error, _LONGEST_ERROR)
+        for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
@@ -87,19 +87,15 @@ class Server:
     @staticmethod
     def is_of_a_row(error: Exception) -> bool:
         """Return True for an error of a database's driver that a row has caused."""
-        state = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
-        return str(state).startswith(("22", "23"))  # a value, a constraint
+        return str(getattr(error, "sqlstate", None)).startswith(("22", "23"))  # a value, a constraint
 
     @staticmethod
     def is_passing(error: Exception) -> bool:
         """Return True for an error of a database's driver that time may cure: no connection, a lock, a restart."""
-        if getattr(error, "connection_invalidated", False):
-            return True
-        cause = getattr(error, "orig", None) or error
-        if state := getattr(cause, "sqlstate", None):  # too many clients, deadlocks, lost locks are of other classes
+        if state := getattr(error, "sqlstate", None):  # too many clients, deadlocks, lost locks are of other classes
             return str(state).startswith(_PASSING_STATES)
-        kinds = {kind.__name__ for kind in type(cause).__mro__}
-        return not kinds.isdisjoint({"OperationalError", "InterfaceError"}) and _REFUSED.search(str(cause)) is None
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        return not kinds.isdisjoint({"OperationalError", "InterfaceError"}) and _REFUSED.search(str(error)) is None
 
 
 class Staged(NamedTuple):
@@ -152,7 +148,7 @@ class DatabaseOutput:
     def __init__(self, writer: DatabaseWriter) -> None:
         self._writer = writer
         self._name = f"{writer.prefix}{secrets.token_hex(8)}"
-        self._session: Copied | None = None
+        self._connection: Any = None
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._rows = self._deletes = self._nulls = self._numbered = 0
@@ -177,20 +173,21 @@ class DatabaseOutput:
     def close(self) -> Staged | None:
         """Commit the rows; return where they are, None if there are none."""
         self._send()
-        if self._session is None:
+        if self._connection is None:
             return None
         try:
-            self._session.commit()
+            self._connection.commit()
         except Exception as error:
             raise self._failure(error) from None
+        self.abort()
         return Staged(self._name, self._rows, self._deletes, self._nulls, self._numbered, self._refused)
 
     def abort(self) -> None:
         """Drop the rows. What a database that is away keeps, the driver drops later."""
         self._held.clear()
-        if self._session is not None:
+        if self._connection is not None:
             with contextlib.suppress(Exception):
-                self._session.abort()
+                self._connection.close()
 
     def _send(self) -> None:
         if not self._held:
@@ -200,8 +197,8 @@ class DatabaseOutput:
         if writer.keys:
             rows = last_of_keys(rows, writer.keys)
         rows = rows.combine_chunks()
-        if self._session is None:
-            self._session = self._begun()
+        if self._connection is None:
+            self._connection = self._begun()
         if writer.sets_aside:
             bad = bad_rows(len(rows), lambda begin, end: self._added(rows.slice(begin, end - begin)))
             self._refused |= {rows[ROW][row].as_py(): str(error) for row, error in bad.items()}
@@ -210,11 +207,11 @@ class DatabaseOutput:
 
     def _added(self, rows: pa.Table) -> Exception | None:
         """Send rows; return why one of them is refused, so none is sent."""
-        assert self._session is not None  # it is begun
-        keys = self._writer.keys
+        writer, keys = self._writer, self._writer.keys
         try:
-            batches = (prepared(batch, self._writer.limits) for batch in rows.to_batches())
-            self._session.add(pa.Table.from_batches(batches))
+            batches = pa.Table.from_batches(prepared(batch, writer.limits) for batch in rows.to_batches())
+            with self._connection.cursor() as cursor:
+                cursor.adbc_ingest(self._name, batches, mode="append", db_schema_name=writer.namespace)
         except WriteError as error:
             return error
         except Exception as error:  # a COPY cannot go on
@@ -226,15 +223,23 @@ class DatabaseOutput:
             self._nulls += int(nulls.sum())
         return None
 
-    def _begun(self) -> Copied:
-        from roster.sinks.tasks.sql_columns import staging_table
-        from roster.sinks.tasks.sql_engine import Copied
+    def _begun(self) -> Any:
+        """Return a connection whose transaction has made the staging table, for COPY in the binary format."""
+        from adbc_driver_postgresql import dbapi
 
         writer, server = self._writer, self._writer.server
         is_numbered = bool(writer.keys) or writer.sets_aside
-        table = staging_table(self._name, writer.namespace, writer.schema, writer.keys, is_numbered=is_numbered)
+        table = quoted(writer.namespace, self._name)
+        statement = staging_table(table, writer.schema, writer.keys, is_numbered=is_numbered)
+
+        def begin() -> Any:
+            connection = dbapi.connect(server.address)
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+            return connection
+
         try:
-            return server.patiently(lambda: Copied(server.address, table))
+            return server.patiently(begin)
         except Exception as error:
             raise self._failure(error, is_final=True) from None
 

@@ -2,104 +2,109 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 import pyarrow as pa
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from roster.sinks.tasks.sql_values import DELETED, ROW, Limit
 
-SqlType: TypeAlias = "sa.types.TypeEngine[Any]"
+_INTEGERS = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
+_BYTES = {"smallint": 2, "integer": 4, "bigint": 8}
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
 """Bytes of an integer to its digits."""
-_BYTES = {"SMALLINT": 2, "INTEGER": 4, "BIGINT": 8}
-_INTEGERS = {8: sa.SmallInteger, 16: sa.SmallInteger, 32: sa.Integer, 64: sa.BigInteger}
+_TEXTS = ("text", "character varying", "character", "bpchar", "citext")
+_FOLDING = ("character", "bpchar", "citext")
+"""Types whose different values are equal, whatever they are compared as."""
+_TYPE = re.compile(r"([a-z ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?")
 _MICROSECONDS = 6
-_DOUBLE_BITS = 53
 
 
-def column_type(kind: pa.DataType) -> SqlType | None:
+def quoted(*names: str | None) -> str:
+    """Return a name as SQL has it, or those of a schema and something in it; None: there is no schema."""
+    return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name is not None)
+
+
+def column_type(kind: pa.DataType) -> str | None:
     """Return the type of a new column; None if no type fits."""
     types = pa.types
     if types.is_boolean(kind):
-        return sa.Boolean()
+        return "boolean"
     if types.is_integer(kind):
-        return _INTEGERS[kind.bit_width]()
+        return _INTEGERS[kind.bit_width]
     if types.is_floating(kind):
-        return sa.Double() if kind.bit_width == 64 else sa.REAL()
+        return "double precision" if kind.bit_width == 64 else "real"
     if types.is_decimal(kind):
-        return sa.Numeric(kind.precision, kind.scale)
+        return f"numeric({kind.precision},{kind.scale})"
     if types.is_date(kind):
-        return sa.Date()
+        return "date"
     if types.is_timestamp(kind):
-        return sa.DateTime(timezone=kind.tz is not None)
+        return f"timestamp with{'out' if kind.tz is None else ''} time zone"
     if types.is_string(kind) or types.is_large_string(kind):
-        return sa.Text()
+        return "text"
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return sa.LargeBinary()
-    return postgresql.JSONB() if types.is_nested(kind) else None
+        return "bytea"
+    return "jsonb" if types.is_nested(kind) else None
 
 
-def staging_table(
-    name: str, namespace: str | None, schema: pa.Schema, keys: Sequence[str], *, is_numbered: bool
-) -> sa.Table:
-    """Return the staging table of an attempt, for the values that `prepared` makes: nested ones are JSON in text.
+def staging_table(table: str, schema: pa.Schema, keys: Sequence[str], *, is_numbered: bool) -> str:
+    """Return the statement that makes the staging table of an attempt, for the values that `prepared` makes.
 
-    With keys it has the mark of deletes; with `is_numbered`, which keys need, the order of the rows.
+    table: its name in SQL. Nested values are JSON in text. With keys it has the mark of deletes; with `is_numbered`,
+    which keys need, the order of the rows.
     """
     kinds = {field.name: pa.string() if pa.types.is_nested(field.type) else field.type for field in schema}
-    columns: list[sa.Column[Any]] = [sa.Column(name, column_type(kind)) for name, kind in kinds.items()]
-    columns += [sa.Column(DELETED, sa.Boolean())] if keys else []
-    columns += [sa.Column(ROW, sa.BigInteger())] if is_numbered else []
-    return sa.Table(name, sa.MetaData(), *columns, schema=namespace, prefixes=["UNLOGGED"])
+    columns = [f"{quoted(name)} {column_type(kind)}" for name, kind in kinds.items()]
+    columns += [f"{DELETED} boolean"] if keys else []
+    columns += [f"{ROW} bigint"] if is_numbered else []
+    return f"create unlogged table {table} ({', '.join(columns)})"
 
 
-def fits(kind: pa.DataType, column: SqlType) -> bool:
-    """Return True if every value of rows' columns of this type is the same in a table's column."""
-    types = pa.types
-    if types.is_boolean(kind):
-        return isinstance(column, sa.Boolean)
+class _Declared(NamedTuple):
+    """A type as PostgreSQL's `format_type` has it, in its parts."""
+
+    name: str
+    size: int | None = None
+    scale: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> _Declared:
+        if (match := _TYPE.fullmatch(text)) is None:
+            return cls(text)
+        return cls(match[1] + (match[4] or ""), None if match[2] is None else int(match[2]), int(match[3] or 0))
+
+    def holds(self, before: int, after: int) -> bool:
+        """Return True if it has so many digits before and after the point."""
+        fits = self.size is None or (self.size - self.scale >= before and self.scale >= after)
+        return self.name == "numeric" and fits
+
+
+def fits(kind: pa.DataType, text: str) -> bool:
+    """Return True if every value of rows' columns of this type is the same in a table's column of that type."""
+    types, column = pa.types, _Declared.of(text)
     if types.is_integer(kind):
         size = kind.bit_width // 8
-        if isinstance(column, sa.Integer):
-            return bool(_BYTES.get(column.__visit_name__, 0) >= size)
-        return _holds_digits(_DIGITS[size], 0, column)
+        return _BYTES.get(column.name, 0) >= size or column.holds(_DIGITS[size], 0)
     if types.is_floating(kind):
-        is_wide = kind.bit_width == 32 or isinstance(column, sa.Double)
-        return isinstance(column, sa.Float) and (is_wide or (column.precision or 0) >= _DOUBLE_BITS)
+        return column.name == "double precision" or (column.name == "real" and kind.bit_width == 32)
     if types.is_decimal(kind):
-        return _holds_digits(kind.precision - kind.scale, kind.scale, column)
-    if types.is_date(kind):
-        return isinstance(column, sa.Date)
+        return column.holds(kind.precision - kind.scale, kind.scale)
     if types.is_timestamp(kind):
-        is_whole = getattr(column, "precision", None) in (None, _MICROSECONDS)
-        return isinstance(column, sa.DateTime) and is_whole and column.timezone == (kind.tz is not None)
+        return column.name == column_type(kind) and column.size in (None, _MICROSECONDS)
     if types.is_string(kind) or types.is_large_string(kind):
-        # PostgreSQL's name and "char", which cut off what is longer, are such to SQLAlchemy.
-        is_unsaid = type(column) is sa.String
-        return isinstance(column, sa.String) and not (is_unsaid or isinstance(column, sa.Enum))
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        return isinstance(column, sa.types._Binary)
-    return isinstance(column, sa.JSON)
+        return column.name in _TEXTS
+    return column.name == column_type(kind) or (types.is_nested(kind) and column.name == "json")
 
 
-def limit_of(column: SqlType) -> Limit | None:
-    """Return what a table's column would change, None if nothing."""
-    name, length = column.__visit_name__, getattr(column, "length", None)
-    if not length or not isinstance(column, sa.CHAR | sa.VARCHAR):
+def limit_of(text: str) -> Limit | None:
+    """Return what a table's column of a type would change, None if nothing."""
+    column = _Declared.of(text)
+    if column.size is None or column.name not in ("character", "character varying"):
         return None
-    return Limit(f"{name}({length})", length, length if isinstance(column, sa.CHAR) else 0)
+    return Limit(text, column.size, column.size if column.name == "character" else 0)
 
 
-def is_folding(column: SqlType) -> bool:
+def is_folding(text: str) -> bool:
     """Return True for a type whose different values are equal, whatever they are compared as."""
-    return isinstance(column, postgresql.CITEXT | sa.CHAR)
-
-
-def _holds_digits(before: int, after: int, column: SqlType) -> bool:
-    if not isinstance(column, sa.Numeric) or isinstance(column, sa.Float):
-        return False
-    precision, scale = column.precision, column.scale or 0
-    return precision is None or (precision - scale >= before and scale >= after)
+    return _Declared.of(text).name in _FOLDING
