@@ -276,6 +276,7 @@ class DeltaSink(TableSink[DeltaTable]):
         checkpoint, and remove log and files of versions older than the table's properties say.
         """
         from deltalake import DeltaTable, WriterProperties
+        from deltalake.exceptions import CommitFailedError
 
         try:
             table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
@@ -289,7 +290,9 @@ class DeltaSink(TableSink[DeltaTable]):
                 if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
                     table.cleanup_metadata()
                 table.vacuum(dry_run=False)
-        except Exception as error:  # of another writer's commit, for example: there is a next time
+        except CommitFailedError as error:
+            log.debug("%s: another writer has changed files: %s", self._where, named(error))
+        except Exception as error:  # there is a next time
             log.warning("%s: it is tidied up later: %s", self._where, named(error))
 
     def _filesystem(self) -> object:

@@ -124,7 +124,7 @@ def commit_progress(
     *,
     security: Security | Mapping[str, object] | None = None,
 ) -> ProgressCommitter:
-    """Commit a Structured Streaming query's offsets to a consumer group after each batch, for tools that show lag.
+    """Commit a Structured Streaming query's offsets to a consumer group twice a second, for tools that show lag.
 
     The checkpoint stays the truth: the group follows it, also after a restart, and the query never reads from the
     group. Only Spark's Kafka sources count; of a topic that the query reads twice, the smaller offset. A commit that
