@@ -68,12 +68,12 @@ class ProgressCommitter:
         while not is_closing:
             is_closing = self._closing.wait(_LOOK)
             try:
-                self._look()
+                self._read_offsets()
                 self._commit(at_once=is_closing)
             except Exception as error:  # whatever it is, the thread goes on with the next batch
                 self._warn(f"the query's offsets are not known: {reason_of(error)}")
 
-    def _look(self) -> None:
+    def _read_offsets(self) -> None:
         """Read the offsets of the query that is followed; choose another one once those it ended with are committed."""
         active = {query.runId: query for query in self._active()}
         if self._followed is not None:

@@ -61,7 +61,7 @@ class ParquetWriter:
     folder: str = ""
     """The commit log's name for the batch's files."""
     ending: str = ""
-    """What follows the usual names of files."""
+    """End of the names of files."""
 
     def open(self) -> ParquetOutput:
         """Start the files of one attempt of a task."""
