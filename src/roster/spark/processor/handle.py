@@ -32,20 +32,45 @@ class _MapState(states.MapState, spark.MapState):
     pass
 
 
-def _refuse(variable: Any, *_: Any) -> Any:
-    kind, name = variable._variable.kind.capitalize(), variable._variable.name
-    raise PySparkRuntimeError(f"Error using state: {kind} state {name} is not initialized.")
+_DOING = {
+    _ValueState: {
+        "exists": "checking value state exists",
+        "get": "getting value state",
+        "update": "updating value state",
+        "clear": "clearing value state",
+    },
+    _ListState: {
+        "exists": "checking value state exists",
+        "get": "getting list state",
+        **dict.fromkeys(("put", "appendValue", "appendList"), "updating value state"),
+        "clear": "clearing value state",
+    },
+    _MapState: {
+        "exists": "checking map state exists",
+        "getValue": "getting value",
+        "containsKey": "checking if map state contains key",
+        "updateValue": "updating map state value",
+        **dict.fromkeys(("iterator", "keys", "values"), "getting map state"),
+        "removeKey": "removing key from map state",
+        "clear": "clearing map state",
+    },
+}
+"""PySpark's words for what a method does, in the errors that it raises of a variable that is gone."""
+
+
+def _was_removed(doing: str) -> Callable[..., Any]:
+    def refuse(variable: Any, *_: Any) -> Any:
+        kind, name = variable._variable.kind.capitalize(), variable._variable.name
+        raise PySparkRuntimeError(f"Error {doing}: {kind} state {name} is not initialized.")
+
+    return refuse
 
 
 _REMOVED = {
-    kind: type(kind.__name__, (kind,), {name: _refuse for name in vars(interface) if not name.startswith("_")})
-    for kind, interface in {
-        _ValueState: spark.ValueState,
-        _ListState: spark.ListState,
-        _MapState: spark.MapState,
-    }.items()
+    kind: type(kind.__name__, (kind,), {name: _was_removed(doing) for name, doing in methods.items()})
+    for kind, methods in _DOING.items()
 }
-"""Classes of variables that `deleteIfExists` has removed: each method raises an error as PySpark's do."""
+"""Classes of variables that `deleteIfExists` has removed: each method raises PySpark's error."""
 
 
 class Handle(spark.StatefulProcessorHandle):
