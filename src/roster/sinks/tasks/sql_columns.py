@@ -22,7 +22,7 @@ _MICROSECONDS = 6
 
 
 def quoted(*names: str | None) -> str:
-    """Return a name as SQL has it, or those of a schema and something in it; None: there is no schema."""
+    """Return a name as SQL has it, behind the name of its schema where there is one."""
     return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name is not None)
 
 
