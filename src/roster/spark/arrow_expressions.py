@@ -137,6 +137,7 @@ class Scope:
 _PARTS: dict[str, Callable[[Scope, Java], Computed | Objects]] = {
     "AttributeReference": Scope._column,
     "Literal": lambda _, node: _literal(node),
+    "TypedNullLiteral": lambda _, node: Constant(pa.scalar(None, _arrow(node))),  # in PySpark 4.0 that of nullif()
     "With": Scope._with,
     "CommonExpressionRef": Scope._again,
     "GetStructField": Scope._field,
