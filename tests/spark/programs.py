@@ -131,6 +131,8 @@ def run_in_session(spark: SparkSession, directory: Path, program: str | Path, *a
     try:
         with (
             contextlib.chdir(directory),
+            # As a shell sets it: a worker that was started elsewhere imports nothing from here, and is not taken.
+            mock.patch.dict(os.environ, {"PWD": str(directory)}),
             contextlib.redirect_stdout(output),
             mock.patch.object(sys, "argv", [str(program), *arguments]),
             mock.patch.object(type(spark), "stop"),
