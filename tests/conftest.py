@@ -160,10 +160,7 @@ def missing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for every test that needs one."""
     from roster.spark import session
-    from roster.spark.jobs import workers
 
-    # It differs in each test, so that no pipeline would go on with the worker of an earlier one: a CPU second each.
-    workers._SET_BY_CONTEXT += ("PYTEST_CURRENT_TEST",)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     warehouse = tmp_path_factory.mktemp("warehouse")
     started = session(

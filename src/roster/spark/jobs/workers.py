@@ -30,8 +30,8 @@ _SETTLED = 20  # tasks after which its memory is what it needs
 _MOST_SENT = 16
 """Parts of tasks after which a worker forgets them: they are those of pipelines that have ended."""
 
-_SET_BY_CONTEXT = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
-"""What a context sets in the driver's environment, for its own connections to the JVM."""
+_NOT_SENT = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "PYTEST_CURRENT_TEST")
+"""What a Spark context sets in the driver's environment for its own connections, and pytest anew for each test."""
 
 
 class WorkerError(Exception):
@@ -227,7 +227,7 @@ def environment(executors: Mapping[str, str]) -> dict[str, str]:
     executors: what Spark's workers get beside the driver's own, `SparkContext.environment`.
     """
     paths = [os.environ.get("PYTHONPATH", ""), *(str(Path(package.__path__[0]).parent) for package in (pyspark, py4j))]
-    own = {name: value for name, value in os.environ.items() if name not in _SET_BY_CONTEXT}
+    own = {name: value for name, value in os.environ.items() if name not in _NOT_SENT}
     return {**own, **executors, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
