@@ -151,6 +151,8 @@ def evolved(draw: st.DrawFn, schema: Schema) -> Schema:
             fields.append({"name": field["name"], "type": ["null", kind]})
         elif what != "gone" or least(schema) < 2:
             fields.append({"name": field["name"], "type": kind})
+    if least(schema) and not least({**schema, "fields": fields}):  # arrays of items without bytes are refused
+        fields.append(next(field for field in schema["fields"] if least(field["type"])))
     added: list[tuple[Schema, Any]] = [
         ("long", 7),
         ("string", "é"),

@@ -357,7 +357,14 @@ def test_jdbc_to_postgresql_is_its_own_sink_and_to_others_sparks_writer(spark: S
     options = {"dbtable": "shop.orders", "user": "me", "password": "p&w", "driver": "org.postgresql.Driver"}
     sink = writer._sink({"url": "jdbc:postgresql://db:5433/shop?sslmode=require", **options}, None, "b:9092")
     assert isinstance(sink, PostgresSink)
-    assert dict(sink._url.query) == {"sslmode": "require", "user": "me", "password": "p&w"}
+    assert sink._parameters == {
+        "host": "db",
+        "port": "5433",
+        "dbname": "shop",
+        "sslmode": "require",
+        "user": "me",
+        "password": "p&w",
+    }
     assert "p&w" not in sink._shown
     for url, more in (("jdbc:mysql://db/shop", {}), ("jdbc:postgresql://db/shop", {"batchsize": "9"})):
         sink = writer._sink({"url": url, "dbtable": "orders", **more}, None, "b:9092")

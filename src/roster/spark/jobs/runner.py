@@ -341,7 +341,7 @@ class SparkRunner:
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
         """Apply the transform; look in the first batch's plan for operators that need a stream."""
         result = transform(frame)
-        for note in () if self._is_checked else notes(result):
+        for note in () if self._is_checked else notes(result, frame):
             log.warning("transform: %s: a batch knows nothing of the others. %s", note, WAY_OUT)
         self._is_checked = True
         return result
