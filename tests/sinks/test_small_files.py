@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataV2
 
 from roster.sinks import delta, table
+from roster.sinks.upsert import file_rows
 from roster.spark import SinkFencedError
 from tests.examples_tried import examples
 from tests.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, batch, opened, plain, rows
@@ -47,7 +48,7 @@ def settle(sink: Any) -> None:
 
 
 def compactions(place: DeltaPlace) -> int:
-    return sum(entry["operation"] == "OPTIMIZE" for entry in place.table().history())
+    return sum("compaction" in (entry.get("roster") or {}) for entry in place.table().history())
 
 
 def test_many_commits_leave_few_files_and_each_version_has_each_row_once(quick: DeltaPlace) -> None:
@@ -64,8 +65,7 @@ def test_many_commits_leave_few_files_and_each_version_has_each_row_once(quick: 
         seen.append(sorted((r["partition"], r["offset"], r["shop"]) for r in newest.to_pyarrow_table().to_pylist()))
     assert all(found == plain({0: len(found) // 2, 1: len(found) // 2}) for found in seen)
     assert [len(found) for found in seen] == sorted(len(found) for found in seen)
-    added = [each for each in newest.history() if each["operation"] == "OPTIMIZE"]
-    assert len(added) == commits // 3
+    assert compactions(quick) == commits // 3
 
 
 def test_files_lie_in_the_tables_partitions_behind_a_compaction(quick: DeltaPlace) -> None:
@@ -107,17 +107,64 @@ def test_batches_go_on_beside_a_compaction_of_a_writer_without_partitions(quick:
 def test_a_compaction_that_is_refused_is_a_warning(
     quick: DeltaPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from deltalake.table import TableOptimizer
+    def refuse(*_: Any) -> None:
+        raise OSError("the disk is full")
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("another writer came first")
-
-    monkeypatch.setattr(TableOptimizer, "compact", refuse)
+    monkeypatch.setattr(delta, "file_rows", refuse)
     sink: Any = opened(quick.sink(), T0, T1)
     for number in range(4):
         append(sink, 2 * number)
     assert rows(quick) == plain({0: 8, 1: 8})
-    assert "it is tidied up later: OSError: another writer came first" in caplog.text
+    assert "it is tidied up later: OSError: the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("does", ["compacts", "optimizes", "appends"])
+def test_a_compaction_beside_another_writer_has_each_row_once(
+    quick: DeltaPlace, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    sink: Any = opened(quick.sink(), T0, T1)
+    other: Any = opened(quick.sink(), T0, T1, member="other")
+    append(sink, 0)
+    append(other, 2)
+    begun = [
+        {
+            "compacts": lambda: other._tidied_up(is_compacted=True, is_tidied=False),
+            "optimizes": quick.table().optimize.compact,
+            "appends": lambda: append(other, 4),
+        }[does]
+    ]
+
+    def first_the_other(*arguments: Any) -> Any:
+        if begun:
+            begun.pop()()
+        return file_rows(*arguments)
+
+    monkeypatch.setattr(delta, "file_rows", first_the_other)
+    sink._tidied_up(is_compacted=True, is_tidied=False)
+    end = 6 if does == "appends" else 4
+    assert rows(quick) == plain({0: end, 1: end})
+    assert compactions(quick) == (0 if does == "optimizes" else 1)
+    assert len(quick.live_files()) == (3 if does == "appends" else 1)
+
+
+def test_a_compaction_whose_commit_got_no_answer_keeps_its_file(
+    quick: DeltaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake.exceptions import CommitFailedError
+
+    write = delta.DeltaSink._write
+
+    def unanswered(self: Any, *arguments: Any, is_change: bool = True) -> None:
+        write(self, *arguments, is_change=is_change)
+        if not is_change:
+            raise CommitFailedError("the gateway gave up")
+
+    monkeypatch.setattr(delta.DeltaSink, "_write", unanswered)
+    sink: Any = opened(quick.sink(), T0, T1)
+    for number in range(4):
+        append(sink, 2 * number)
+    assert rows(quick) == plain({0: 8, 1: 8})
+    assert compactions(quick) == 1
 
 
 def test_a_table_that_was_there_keeps_its_versions(quick: DeltaPlace, caplog: pytest.LogCaptureFixture) -> None:

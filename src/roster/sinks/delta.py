@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
@@ -9,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -29,7 +31,7 @@ from roster.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, n
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
 from roster.sinks.tasks.partitions import check_partition_types
 from roster.sinks.tasks.rules import Rules
-from roster.sinks.upsert import DataFile, bounds
+from roster.sinks.upsert import DataFile, bounds, file_rows
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -40,8 +42,6 @@ log = logging.getLogger("roster.spark")
 
 _LONGEST_STATISTIC = 32
 """Characters of a text's extremes that are written down."""
-_CODECS = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}
-"""deltalake's names of compressions that are not pyarrow's in capitals."""
 _HIGHEST = "\U0010ffff"
 """The character that sorts behind all others."""
 _PLAIN = "!$&'()+,/:;=@"
@@ -51,6 +51,8 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 _KEPT = "interval 1 hours"
 _TIDYING_SECONDS, _QUICK_TIDYING_SECONDS = 600, 10
 """Seconds between two times that a table of upserts, or one that is compacted, is tidied up."""
+_ATTEMPTS = 20
+"""Tries to commit a compaction amid commits of batches."""
 _COMMITS, _APART = 32, 2.0
 """Commits after which small files are compacted, and the seconds between two from which on they are left alone."""
 
@@ -128,6 +130,8 @@ class DeltaSink(TableSink[DeltaTable]):
         self._commits: deque[float] = deque(maxlen=_COMMITS)
         """When the last ones were, in monotonic seconds."""
         self._compactions = 0
+        self._written_last: tuple[ParquetWriter, tuple[object, ...]] | None = None
+        """Of the last batch the writer of files, and what the table asked then."""
 
     @override
     def _read(self) -> DeltaTable | None:
@@ -170,7 +174,9 @@ class DeltaSink(TableSink[DeltaTable]):
             rules = self._accepted[2]
             columns = pa.schema([*columns, *list(rules.columns)[len(columns) :]])
         filesystem = None if self._is_local else self._filesystem()
-        return self._file_writer(self._where if self._is_local else "", columns, names, filesystem), rules
+        writer = self._file_writer(self._where if self._is_local else "", columns, names, filesystem)
+        self._written_last = None if table is None else (writer, asks(table))
+        return writer, rules
 
     def _rules(self, table: DeltaTable, schema: StructType) -> Rules:
         """Return what the table asks of rows with these columns. Raise PipelineError for what is not done here."""
@@ -234,11 +240,10 @@ class DeltaSink(TableSink[DeltaTable]):
 
     def _file_name(self, path: str) -> str:
         """Return a file's name by its path in the log. Raise PipelineError for one that cannot be removed."""
-        name = unquote(path)
-        if quote(name, safe=_PLAIN) != path or "://" in path:  # deltalake writes a removal by its own escapes
+        if not _is_plain(path):
             fix = "Rewrite its files with OPTIMIZE (REORG TABLE for all), or write to another table"
             raise PipelineError(f"the table's file {path} cannot be replaced by deltalake", field=self.name, fix=fix)
-        return name
+        return unquote(path)
 
     @override
     def _tidy(self) -> None:
@@ -275,25 +280,68 @@ class DeltaSink(TableSink[DeltaTable]):
         """Compact small files, mostly to small ones, so that a row is written again a few times only; write a
         checkpoint, and remove log and files of versions older than the table's properties say.
         """
-        from deltalake import DeltaTable, WriterProperties
-        from deltalake.exceptions import CommitFailedError
+        from deltalake import DeltaTable
 
         try:
             table = DeltaTable(self._where, storage_options=self._options)  # the other one is another thread's
             if is_compacted:
                 size = self._target_file_bytes // _COMMITS // (1 if self._compactions % _COMMITS == 0 else _COMMITS)
-                codec: Any = _CODECS.get(self._compression, self._compression.upper())
-                properties = WriterProperties(compression=codec)
-                table.optimize.compact(target_size=size, max_concurrent_tasks=1, writer_properties=properties)
+                self._compact(table, size)
             if is_tidied:
                 table.create_checkpoint()
                 if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
                     table.cleanup_metadata()
                 table.vacuum(dry_run=False)
-        except CommitFailedError as error:
-            log.debug("%s: another writer has changed files: %s", self._where, named(error))
         except Exception as error:  # there is a next time
             log.warning("%s: it is tidied up later: %s", self._where, named(error))
+
+    def _compact(self, table: DeltaTable, target_bytes: int) -> None:
+        """Put one file in the place of several small ones, for each partition of the table.
+
+        deltalake's own compaction does not see another one that replaces the same files (1.6): rows would be doubled.
+        """
+        if self._written_last is None or self._written_last[1] != asks(table):
+            return
+        writer = self._written_last[0]
+        entries, names = pa.table(table.get_add_actions(flatten=True)), writer.partition_by
+        values = [_typed(entries, f"partition.{name}", writer.schema.field(name).type).to_pylist() for name in names]
+        parts = zip(*values, strict=True) if names else [()] * len(entries)
+        sizes = entries["size_bytes"].to_pylist()
+        groups: dict[tuple[object, ...], list[DataFile]] = {}
+        for path, size, part in sorted(zip(entries["path"].to_pylist(), sizes, parts, strict=True), key=itemgetter(1)):
+            group = groups.setdefault(part, [])
+            if _is_plain(path) and size + sum(file.size for file in group) <= target_bytes:
+                group.append(DataFile(unquote(path), writer.path(unquote(path)), 0, size, b"", b"", part))
+        for files in groups.values():
+            if len(files) > 1:
+                self._replace(table, writer, files)
+
+    def _replace(self, table: DeltaTable, writer: ParquetWriter, files: Sequence[DataFile]) -> None:
+        """Write the rows of files again, and commit what is written in their place, unless they are gone by then.
+
+        It is committed as the version after one that has them all, or not at all.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        asked, output = asks(table), writer.open()
+        for file in files:
+            for rows in file_rows(writer, file.path, file.values, writer.schema.names).to_batches():
+                output.write(rows)
+        written = output.close()
+        old, new = ({quote(file.name, safe=_PLAIN) for file in names} for names in (files, written))
+        for attempt in range(_ATTEMPTS + 1):
+            table.update_incremental()
+            there = set(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
+            if there & new:  # it was committed, and the answer was lost
+                return
+            if attempt == _ATTEMPTS or not old <= there or asks(table) != asked:
+                break
+            with contextlib.suppress(CommitFailedError):
+                self._write(table, writer, written, files, {"compaction": len(files)}, (), is_change=False)
+                return
+        log.debug("%s: other writers came first: a compaction of %d files is given up", self._where, len(files))
+        for unused in written:
+            writer.remove(unused.name)
 
     def _filesystem(self) -> object:
         from deltalake.fs import DeltaStorageHandler
@@ -304,48 +352,58 @@ class DeltaSink(TableSink[DeltaTable]):
     @override
     def _try_commit(self, token: str, written: WrittenFiles, batch: Batch) -> None:
         from deltalake.exceptions import DeltaError
-        from deltalake.transaction import (
-            AddAction,
-            CommitProperties,
-            PostCommitHookProperties,
-            RemoveAction,
-            Transaction,
-        )
+        from deltalake.transaction import Transaction
 
         table, owner = self._current, batch.owner
         self._seen = table.version()
         now = time.time_ns() // 1_000_000
-        names = written.writer.partition_by
         roster = {"commit": token, "group": owner.group, "generation": owner.generation, "member": owner.member_id}
         transactions = [Transaction(_app_id(owner.group, p), span.end, now) for p, span in batch.ranges.items()]
-        actions: list[Any] = [
-            RemoveAction(file.name, True, now, file.size, _partition_values(names, file.values))
-            for file in written.removed
-        ]
-        for file in written.files:
-            values = _partition_values(names, file.values)
-            actions.append(AddAction(file.name, file.size, values, now, True, _statistics(file)))
         try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                list(names),
-                commit_properties=CommitProperties(
-                    custom_metadata={"roster": roster, "isBlindAppend": not written.removed},
-                    max_commit_retries=0,
-                    app_transactions=transactions,
-                ),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=not self._compactions, cleanup_expired_logs=False if self._compactions else None
-                ),
-            )
+            self._write(table, written.writer, written.files, written.removed, roster, transactions)
         except (DeltaError, OSError) as error:
             raise CommitLostError(named(error)) from error
         self._read_at = float("-inf")  # deltalake's object stays at the version before
         if self._offsets_at == self._seen:
             self._offsets |= {transaction.app_id: transaction.version for transaction in transactions}
             self._offsets_at += 1
+
+    def _write(
+        self,
+        table: DeltaTable,
+        writer: ParquetWriter,
+        files: Sequence[WrittenFile],
+        removed: Sequence[DataFile],
+        roster: Mapping[str, object],
+        transactions: Sequence[Any],
+        *,
+        is_change: bool = True,
+    ) -> None:
+        """Commit files as the version after the table's. Raises DeltaError, also where another one came first."""
+        from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction
+
+        now, names = time.time_ns() // 1_000_000, writer.partition_by
+        actions: list[Any] = [
+            RemoveAction(file.name, is_change, now, file.size, _partition_values(names, file.values))
+            for file in removed
+        ]
+        for file in files:
+            values = _partition_values(names, file.values)
+            actions.append(AddAction(file.name, file.size, values, now, is_change, _statistics(file)))
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            list(names),
+            commit_properties=CommitProperties(
+                custom_metadata={"roster": roster, "isBlindAppend": not removed},
+                max_commit_retries=0,
+                app_transactions=list(transactions),
+            ),
+            post_commithook_properties=PostCommitHookProperties(
+                create_checkpoint=not self._compactions, cleanup_expired_logs=False if self._compactions else None
+            ),
+        )
 
     @override
     def close(self) -> None:
@@ -365,6 +423,11 @@ class DeltaSink(TableSink[DeltaTable]):
 def _is_unread(table: DeltaTable) -> bool:
     """Return True if the table's files have not just its rows, or have other names for the columns."""
     return has_mapping(table) or "deletionVectors" in (table.protocol().reader_features or ())
+
+
+def _is_plain(path: str) -> bool:
+    """Return True for a path in the log that deltalake writes alike in a removal, for which it has its own escapes."""
+    return quote(unquote(path), safe=_PLAIN) == path and "://" not in path
 
 
 def _app_id(group: str, partition: TopicPartition) -> str:
