@@ -196,8 +196,12 @@ def all_killed(story: Story, killed: Application, hold: Path) -> None:
     """The group's last application, whose staying worker does the batch; nothing but its successor can finish it."""
     story.hold(hold)
     mark = hold.with_name(f"{hold.name}.held")
-    until(lambda: parent(int(mark.read_text())) == killed.process.pid, START_SECONDS, "the staying worker is held")
-    worker = int(mark.read_text())
+
+    def held() -> int:
+        worker = int(mark.read_text() or 0)  # nothing while it is written
+        return worker if parent(worker) == killed.process.pid else 0
+
+    worker = until(held, START_SECONDS, "the staying worker is held")
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.ends()
     until(lambda: parent(worker) is None, START_SECONDS, "the worker has ended with its driver")
