@@ -156,6 +156,14 @@ def missing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "PROPAGATION_TIME", 0.0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Format caplog's text as pytest does: PySpark's loggers of query contexts set JSON for each handler they get."""
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    if plugin is not None:
+        plugin.caplog_handler.setFormatter(plugin.formatter)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for every test that needs one."""
