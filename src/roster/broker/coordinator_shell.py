@@ -164,8 +164,8 @@ class CoordinatorShell(Shell[TimerName]):
         response.topics = _with_refused(TxnOffsetCommitResponse.Topic, refused, response.topics)
         for topic in response.topics:
             topic.topic_id = ids[topic.name]
-        told = error_response(replace(request, topics=unknown), call.version, ErrorCode.UNKNOWN_TOPIC_ID)
-        response.topics += cast("TxnOffsetCommitResponse", told).topics
+        errors = error_response(replace(request, topics=unknown), call.version, ErrorCode.UNKNOWN_TOPIC_ID)
+        response.topics += cast("TxnOffsetCommitResponse", errors).topics
         return response
 
     def _take_unknown_ids(self, request: TxnOffsetCommitRequest) -> list[TxnOffsetCommitRequest.Topic]:

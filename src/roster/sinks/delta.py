@@ -131,7 +131,7 @@ class DeltaSink(TableSink[DeltaTable]):
         """When the last ones were, in monotonic seconds."""
         self._compactions = 0
         self._written_last: tuple[ParquetWriter, tuple[object, ...]] | None = None
-        """Of the last batch the writer of files, and what the table asked then."""
+        """The last batch's writer of files, and what the table asked then."""
 
     @override
     def _read(self) -> DeltaTable | None:
@@ -165,17 +165,18 @@ class DeltaSink(TableSink[DeltaTable]):
         table = self._recent()
         if table is None and creates:
             table = self._create(columns)
-        names, rules = self._partition_by, None
+        names, rules, asked = self._partition_by, None, None
         if table is not None:
             names = tuple(table.metadata().partition_columns)
-            known = columns, asks(table)
+            asked = asks(table)
+            known = columns, asked
             if self._accepted is None or self._accepted[:2] != known:
                 self._accepted = (*known, self._rules(table, schema))
             rules = self._accepted[2]
             columns = pa.schema([*columns, *list(rules.columns)[len(columns) :]])
         filesystem = None if self._is_local else self._filesystem()
         writer = self._file_writer(self._where if self._is_local else "", columns, names, filesystem)
-        self._written_last = None if table is None else (writer, asks(table))
+        self._written_last = None if asked is None else (writer, asked)
         return writer, rules
 
     def _rules(self, table: DeltaTable, schema: StructType) -> Rules:
