@@ -1,4 +1,4 @@
-# Every target sets up what it needs; PYTHON may name another interpreter (3.11 or newer).
+# Every target sets up what it needs; PYTHON may name another interpreter (3.11 to 3.13).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

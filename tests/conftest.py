@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import scratch
 from tests.cpu_seconds import CpuSeconds
-from tests.examples_tried import load_profile
+from tests.examples_tried import is_quick, load_profile
 from tests.real.realparts import clients
 from tests.real.realparts.apache import ApacheKafka
 from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member, Settings
@@ -52,8 +53,10 @@ STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many processes as cores, and two more where tests wait for programs: each collects all tests."""
-    return (os.cpu_count() or 1) + (0 if "not process" in config.option.markexpr else 2)
+    """As many processes as cores, one more as tests wait for sockets, or two for programs: each collects all tests."""
+    marks = config.option.markexpr
+    waiting = 0 if marks == "property" else 1 if "not process" in marks else 2
+    return (os.cpu_count() or 1) + waiting
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -145,6 +148,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessGuard())
     config.pluginmanager.register(CpuSeconds(_runs_programs))
     config.pluginmanager.register(Scheduling())
+    if is_quick() and not hasattr(config, "workerinput") and scratch.is_wanted():
+        config.pluginmanager.register(scratch.FilesInMemory())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Say how to repeat the random order, which pytest-randomly does not under `-q`."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    seed = getattr(session.config.option, "randomly_seed", None)
+    if reporter is not None and reporter.verbosity < 0 and seed is not None:
+        reporter.write_line(f"order of tests: --randomly-seed={seed}")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ tests when they ran last; large ones if none has.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import sys
 import tempfile
@@ -84,9 +85,14 @@ class Scheduling:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
-        """Let the first process compile the tests for all, where none has yet: each would take 10 seconds of CPU."""
+        """Let the first two processes compile the tests for all, where none has yet: each would take 10 seconds of CPU.
+
+        The first one collects, the second one begins at the end, and both go on until they meet.
+        """
         worker = getattr(session.config, "workerinput", {})
         if worker.get("workerid", "gw0") != "gw0" and not _are_compiled():
+            if worker["workerid"] == "gw1" and session.config.args == session.config.getini("testpaths"):
+                _compile_from_the_end()
             with contextlib.suppress(AssertionError):  # then it compiles as well
                 until(Path(worker["kinds"]).exists, 120, "the first process has collected")
 
@@ -104,6 +110,17 @@ class Scheduling:
 
 def _are_compiled() -> bool:
     """Return True if most files of tests have been compiled by pytest."""
-    return 2 * len(list(TESTS.rglob(f"__pycache__/test_*.{sys.implementation.cache_tag}-pytest-*.pyc"))) > len(
-        list(TESTS.rglob("test_*.py"))
-    )
+    files = list(TESTS.rglob("test_*.py"))
+    return 2 * sum(map(_is_compiled, files)) > len(files)
+
+
+def _is_compiled(file: Path) -> bool:
+    return any(file.parent.glob(f"__pycache__/{file.stem}.{sys.implementation.cache_tag}-pytest-*.pyc"))
+
+
+def _compile_from_the_end() -> None:
+    """Import the last files of tests, which pytest's import hook compiles, up to one that is compiled already."""
+    for file in sorted(TESTS.rglob("test_*.py"), reverse=True):
+        if _is_compiled(file):
+            break
+        importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))

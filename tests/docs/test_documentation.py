@@ -104,7 +104,7 @@ def test_defaults_in_the_text_of_pages_are_those_of_the_options(hooks):
 
 
 def test_variables_of_the_tests_are_in_contributing():
-    told = set(re.findall(r"\bROSTER_[A-Z_]+", (ROOT / "CONTRIBUTING.md").read_text()))
+    told = set(re.findall(r"`([A-Z_]+)[`=]", (ROOT / "CONTRIBUTING.md").read_text()))
     read = re.compile(r"(?:environ\.get\(|environ\[|examples\(\d+, |SEEDS = )\"([A-Z_]+)\"")
     used = {name for path in (ROOT / "tests").rglob("*.py") for name in read.findall(path.read_text())}
     ours = {name for name in used if not name.startswith(("HYPOTHESIS_", "JAVA_", "JDK_", "PYTHON", "SPARK_"))}
