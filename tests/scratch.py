@@ -5,6 +5,7 @@ A broker syncs what it has written, and a sync waits for all that others write t
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -15,25 +16,29 @@ import pytest
 MEMORY = Path("/dev/shm")
 """Linux has a file system in memory there."""
 ROOM = 4 << 30
-"""Bytes that are to be free: a run has left 0.3 GB at most."""
+"""Bytes that are to be free: the files of `make test` take 1 GiB."""
 
 
 class FilesInMemory:
     """The plugin of the process that prints: workers and programs inherit the variable.
 
-    A run that fails leaves its files.
+    A run that fails leaves its files to whoever looks for the reason, until the next run.
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="t-", dir=MEMORY)  # short: a socket's name has at most 107 bytes
+        for left in MEMORY.glob("roster-*"):
+            if not Path("/proc", left.name.removeprefix("roster-")).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        self._folder = MEMORY / f"roster-{os.getpid()}"  # short: the name of a socket has at most 107 bytes
+        self._folder.mkdir(mode=0o755)  # a database runs as another user
         self._has_passed = False
-        os.environ["TMPDIR"] = tempfile.tempdir = self._folder
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self._folder)
+        atexit.register(self._remove)  # after multiprocessing, which is loaded later, has removed its own
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._has_passed = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_unconfigure(self) -> None:
+    def _remove(self) -> None:
         if self._has_passed:
             shutil.rmtree(self._folder, ignore_errors=True)
 
