@@ -125,6 +125,8 @@ def test_static_member_that_restarts_causes_no_rebalance(cluster, client, kind):
     settings = {"topics": [topic], "instance": "restarting", "session_ms": 20_000, "client_id": "restarting"}
     first = client(kind, cluster, group, **settings)
     shared_out([watcher, first], everything)
+    # The other one may have its share before the watcher has heard of that generation; a commit needs the current one.
+    until(lambda: watcher.try_commit()["error"] is None, what="the watcher is in the last generation")
     consumed_up_to([first], dict.fromkeys(first.owned, 5))
     first.commit()
     held, story, generation = set(first.owned), len(watcher.events), watcher.generation
