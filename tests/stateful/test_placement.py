@@ -21,6 +21,7 @@ from roster.stateful.tasks.placement import (
     Placement,
     PlacementError,
     Proof,
+    SeenKeys,
     partitions_of,
     placements,
 )
@@ -160,3 +161,15 @@ def test_rows_whose_record_had_no_key_have_no_place_but_their_own() -> None:
     if at:
         with pytest.raises(PlacementError, match=f"partition {at} has rows without a value of shop, whose records"):
             found.chosen(6, at, is_named=True)
+
+
+def test_keys_that_are_seen_in_parts_are_those_of_one_look() -> None:
+    names = pa.array([b"key %d" % (n * n % 9_973) for n in range(20_000)], pa.binary())
+    whole, parts = SeenKeys.none(1).with_records(names, 4), SeenKeys.none(1)
+    for begin in range(0, len(names), 1_000):
+        parts = parts.with_records(names.slice(begin, 1_000), 4)
+    assert parts.hashes.tolist() == whole.hashes.tolist()
+    assert {name: keys.tolist() for name, keys in parts.misplaced.items()} == {
+        name: keys.tolist() for name, keys in whole.misplaced.items()
+    }
+    assert len(whole.hashes) == 2_000
