@@ -1,7 +1,7 @@
 """Totals by key, from topic to topic: Roster, Spark and Kafka Streams side by side.
 
     python -m benchmarks aggregates
-    python -m benchmarks.aggregates [--records 2000000] [--keys 10000] [--rounds 3] [--cores 2]
+    python -m benchmarks.aggregates [--records 2000000] [--keys 10000] [--zipf 0] [--rounds 3] [--cores 2]
                                     [--only roster|frame|spark|stage|streams|repartitioned ...]
 
 Each counts the records of a key and adds up their values, a decimal text of 6 bytes, from one topic of four partitions
@@ -15,6 +15,8 @@ Both also say how long `start()` took.
 
 `repartitioned`, only if it is named, is Roster with windows of an hour behind a `repartition`; it also says how many
 records and bytes are in the repartition topic.
+
+With `--zipf S` the key of rank n comes as often as n to the power of -S; without it all keys come equally often.
 
 A figure is records a second, the median of the rounds, in turn. Roster and Spark work in batches of a twentieth of the
 records, of which the first two do not count, nor do Roster's smaller ones while its workers start; of the others
@@ -95,11 +97,14 @@ class Bench:
     bootstrap: str
     folder: Path
     cores: int
+    zipf: float
 
     def fill(self, records: int, keys: int) -> str:
-        """A topic of records whose keys are as often as others, each in the partition that its hash names."""
+        """A topic of records, each in the partition that the hash of its key names."""
         topic = self.topic()
         chance = np.random.default_rng(1)
+        shares = np.cumsum(np.arange(1, keys + 1) ** -self.zipf)
+        shares /= shares[-1]
         names = pa.array([f"key {number:06}" for number in range(keys)]).cast(pa.binary())
         output = KafkaWriter(tuple(parse_addresses(self.bootstrap)), topic).open()
         for begin in range(0, records, WRITTEN):
@@ -108,7 +113,8 @@ class Bench:
             prices = pc.binary_join_element_wise(
                 pc.utf8_slice_codeunits(prices, 0, 4), pc.utf8_slice_codeunits(prices, 4), "."
             )
-            columns = {"key": names.take(pa.array(chance.integers(0, keys, count))), "value": prices.cast(pa.binary())}
+            ranks = np.searchsorted(shares, chance.random(count))
+            columns = {"key": names.take(pa.array(ranks)), "value": prices.cast(pa.binary())}
             output.write(pa.RecordBatch.from_pydict(columns))
         assert output.close() == records
         return topic
@@ -336,6 +342,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--zipf", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--only", action="append", choices=SIDES, help="a side; several; default: all")
@@ -353,7 +360,7 @@ def main(words: Sequence[str] | None = None) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address, _ = stack.enter_context(broker("apache", folder))
         admin = stack.enter_context(Admin(address))
-        bench = Bench(spark, admin, address, folder, given.cores)
+        bench = Bench(spark, admin, address, folder, given.cores, given.zipf)
         compare(bench, given.records, given.keys, given.rounds, given.only or list(SIDES)[:4])
 
 

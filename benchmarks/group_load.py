@@ -37,13 +37,12 @@ from typing import Any
 
 from benchmarks.broker import cpu_seconds
 from benchmarks.group_members import StuckError, process
+from benchmarks.peers import SERVER_JVM
 from roster.client import Admin
 from roster.testing.broker import BrokerProcess
 
 SIZES = (100, 1_000, 2_000)
 Row = dict[str, float]
-SERVER_JVM = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""As Kafka's own start script has it; tests start faster without the second compiler."""
 PATIENCE_SECONDS = 240.0
 GRACE_SECONDS = 30.0
 """Beyond the patience of the members' processes, which say what they wait for."""

@@ -35,6 +35,8 @@ from benchmarks.groups import Group
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / ".cache" / "benchmarks"
 HEAP = "-Xmx8g"
+SERVER_JVM = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""As Kafka's own start script has it; tests start faster without the second compiler."""
 
 
 class MissingError(Exception):

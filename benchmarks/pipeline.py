@@ -39,7 +39,7 @@ import pyspark
 from pyspark.sql import functions as sf
 
 from benchmarks.connector import jars
-from benchmarks.peers import MissingError
+from benchmarks.peers import SERVER_JVM, MissingError
 from roster.client import Admin
 from roster.model import parse_addresses
 from roster.records.produce import KafkaWriter
@@ -329,7 +329,7 @@ def broker(name: str, folder: Path) -> Iterator[tuple[str, int | None]]:
             raise MissingError(f"{', '.join(missing)} not on the PATH")
         from tests.real.realparts.apache import ApacheKafka  # noqa: PLC0415 - brings pytest with it
 
-        kafka = ApacheKafka(folder)
+        kafka = ApacheKafka(folder, options=SERVER_JVM)
         try:
             yield kafka.bootstrap, kafka.process.pid
         finally:
