@@ -25,8 +25,10 @@ from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
 from roster.state.pending import Pending
 from roster.state.store import StateError, StoreDamagedError, StoreFullError
+from roster.wire.columns import hash_kernel
 from roster.wire.columns.hash_layout import MOST_BYTES, checked
 from tests.examples_tried import examples, some
+from tests.wire.plain_kernel import PlainKernel
 
 LOOPS = kernel(None, HASH)
 hash_snapshot.use(LOOPS)
@@ -196,6 +198,32 @@ def test_removed_keys_and_new_ones_share_an_index(tmp_path: Path) -> None:
         store.commit([b"new" + name for name in names], names, Position(3))
         assert list(store.multi_get(names)) == [None if n % 2 == 0 else name for n, name in enumerate(names)]
         assert store.count() == 450
+
+
+@pytest.mark.parametrize("bits", range(2, 8))
+def test_an_index_is_made_from_one_of_another_size(bits: int) -> None:
+    loops, chance = PlainKernel(hash_kernel), random.Random(bits)
+    loops._space |= {"SMALL_BITS": 3, "SKIPPED_BITS": 2}  # as if these few slots were many
+    for _ in some(range(60), quick=10):
+        count, seed = chance.randint(1, (1 << bits) - 1), chance.randrange(1 << 56)
+        names = b"".join(b"%04d" % number for number in chance.sample(range(10_000), count))
+        ends, nothing = 4 * np.arange(count + 1), np.zeros(count + 1, np.int64)
+        heap, scratch, segments = (
+            np.zeros(32 * (count + 1), np.uint8),
+            np.zeros(3 * 64, np.int64),
+            np.zeros(2, np.int64),
+        )
+        where, hashes, size = np.zeros(count, np.int64), np.zeros(count, np.int64), len(heap)
+        columns = ends, np.frombuffer(names, np.uint8), nothing, np.zeros(0, np.uint8), np.ones(count, np.uint8)
+        loops.hash_append(0, count, *columns, seed, heap, 0, 16, size, where, hashes, np.zeros(1, np.int64))
+        old, state = np.zeros(1 << bits, np.int64), np.zeros(3, np.int64)
+        loops.hash_apply(0, count, where, hashes, old, bits, seed, heap, size, 1 << bits, segments, scratch, state)
+        for other in range(max(bits - 1, count.bit_length()), bits + 3):
+            slots = np.zeros(1 << other, np.int64)
+            assert loops.hash_rebuild(old, len(old), slots, other, seed, heap, size) == count
+            for hashed, offset in zip(hashes, where, strict=True):
+                place = loops.find_slot(hashed, heap, offset + 16, 4, slots, other, seed, heap, size)
+                assert slots[place] == loops.slot_of(hashed, offset, other)
 
 
 class Moments:

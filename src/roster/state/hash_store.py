@@ -63,7 +63,7 @@ _NONE = np.empty((2, 0), np.int64)
 class HashStore(FileStore[HashSnapshot]):
     """A store of one task; see `roster.state.file_store.FileStore`."""
 
-    layout = 3
+    layout = 4
     is_ordered = False
     main_file = "head"
     entries_at_once = 1 << 16  # what is written is still in the processor's cache as the index gets it
@@ -466,7 +466,7 @@ class HashStore(FileStore[HashSnapshot]):
         old = self._at.slots
         self._map_index(head)
         rebuilt = hash_loops().hash_rebuild(
-            *(old, len(old), self._slots, bits, head.seed, self._at.heap, len(self._at.heap), self._at.scratch)
+            *(old, len(old), self._slots, bits, head.seed, self._at.heap, len(self._at.heap))
         )
         if rebuilt != entries:
             raise self._damaged("entries are missing")

@@ -1,8 +1,8 @@
 """Loops over a hash store's index and heap, written for numba; `hash_layout` describes both.
 
 Keys are looked up in blocks, first all slots, then all entries, so that the processor waits for the memory of many at
-once. Slots and entries are checked before they are used. A slot's place is the first bits of the hash, so an index of
-up to 2**24 slots is made from a smaller one in the order of its slots, without the keys.
+once. Slots and entries are checked before they are used. A slot's place is the first bits of the hash, or soon behind,
+so an index of up to 2**32 slots is made from a smaller one in the order of its slots, without the keys.
 """
 
 from numba import njit
@@ -20,6 +20,8 @@ from roster.wire.columns.hash_layout import (
     NONE,
     PLACE_BITS,
     SEGMENT_BITS,
+    SKIPPED_BITS,
+    SMALL_BITS,
     TAG_BITS,
     UNIT_BITS,
     checked,
@@ -53,9 +55,21 @@ def check_of(number):
 
 
 @_function
-def slot_of(hashed, offset):
+def skipped(bits):
+    """Return how many of the first bits of a hash slots lack in an index of 1 << bits."""
+    return int64(SKIPPED_BITS if bits > SMALL_BITS else 0)
+
+
+@_function
+def tag_of(hashed, bits):
+    """Return the part of a hash that is in slots."""
+    return hashed >> (64 - TAG_BITS - skipped(bits)) & _TAG
+
+
+@_function
+def slot_of(hashed, offset, bits):
     """Return the slot of an entry."""
-    number = (hashed >> (64 - TAG_BITS) & _TAG) << PLACE_BITS | offset >> UNIT_BITS
+    number = tag_of(hashed, bits) << PLACE_BITS | offset >> UNIT_BITS
     return number << CHECK_BITS | check_of(number)
 
 
@@ -146,7 +160,7 @@ def place_of(hashed, bits):
 def find_slot(hashed, data, pos, length, slots, bits, seed, heap, size):
     """Return the slot of the key at `pos`, else -1 - the slot for it; _NO_SLOT if a slot or an entry is damaged."""
     place = place_of(hashed, bits)
-    tag = hashed >> (64 - TAG_BITS) & _TAG
+    tag = tag_of(hashed, bits)
     free = int64(-1)
     for _ in range(1 << bits):
         slot = slots[place]
@@ -177,7 +191,7 @@ def fetch(count, slots, bits, heap, size, scratch):
         scratch[2 * BLOCK + index] = slots[place_of(scratch[index], bits)]
     for index in range(count):
         place = place_of(scratch[index], bits)
-        tag = scratch[index] >> (64 - TAG_BITS) & _TAG
+        tag = tag_of(scratch[index], bits)
         some = int64(0)
         for _ in range(_AHEAD):
             slot = slots[place]
@@ -302,7 +316,7 @@ def hash_apply(first, rows, where, hashes, slots, bits, seed, heap, size, room, 
                 place = -1 - place
                 used += slots[place] == 0
                 entries += 1
-            slots[place] = slot_of(hashes[row], offset)
+            slots[place] = slot_of(hashes[row], offset, bits)
         if result != 0:
             break
     state[0], state[1] = used, entries
@@ -328,7 +342,7 @@ def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, wh
             scratch[2 * BLOCK + index] = slots[place_of(scratch[index], bits)]
         for index in range(count):
             offset = scratch[BLOCK + index]
-            slot = slot_of(scratch[index], offset)
+            slot = slot_of(scratch[index], offset, bits)
             place = place_of(scratch[index], bits)
             for _ in range(1 << bits):
                 if slots[place] == slot or slots[place] == 0:
@@ -352,42 +366,53 @@ def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, wh
 
 
 @_function
-def hash_rebuild(old, count, slots, bits, seed, heap, size, scratch):
+def first_bits(tag, place, bits):
+    """Return the first 32 bits of a hash of which a slot at this place, or at a later one, has the tag."""
+    known = bits - SKIPPED_BITS
+    first = place - ((place - (tag >> (TAG_BITS - known))) & ((1 << known) - 1))
+    return first >> known << TAG_BITS | tag
+
+
+@_function
+def hash_rebuild(old, count, slots, bits, seed, heap, size):
     """Fill empty slots from old ones; return their number, or BAD."""
+    before = int64(0)
+    while 1 << before < count:
+        before += 1
+    is_alike = skipped(before) == skipped(bits) and bits <= TAG_BITS + SKIPPED_BITS
+    # A slot is less behind its first place than there are slots since a free one.
+    most = 1 << (before - SKIPPED_BITS if skipped(before) > 0 else before)
+    together = most + 1
     entries = int64(0)
-    index = int64(0)
-    while index < count:
-        block = int64(0)
-        while block < BLOCK and index < count:
-            slot = old[index]
-            index += 1
-            if slot == 0 or slot == _REMOVED:
-                continue
-            number = slot >> CHECK_BITS & _LOW
-            if check_of(number) != slot & 127:
-                return int64(BAD)
-            offset = (number & _PLACE) << UNIT_BITS
-            scratch[block] = number >> PLACE_BITS << (64 - TAG_BITS)
-            scratch[BLOCK + block] = slot
-            scratch[2 * BLOCK + block] = heap[offset] if bits > TAG_BITS and offset < size else int64(0)
-            block += 1
-        entries += block
+    for index in range(count):
+        slot = old[index]
+        together += 1
+        if slot == 0:
+            together = int64(0)
+        if slot == 0 or slot == _REMOVED:
+            continue
+        number = slot >> CHECK_BITS & _LOW
+        if check_of(number) != slot & 127:
+            return int64(BAD)
+        entries += 1
         if entries >= 1 << bits:
             return int64(BAD)
-        for item in range(block):
-            hashed = scratch[item]
-            slot = scratch[BLOCK + item]
-            if bits > TAG_BITS:
-                offset = (slot >> CHECK_BITS & _PLACE) << UNIT_BITS
-                if entry_end(heap, size, offset) < 0:
-                    return int64(BAD)
-                hashed = key_hash(heap, seed, offset)
-                if not is_sound(heap, size, offset, hashed):
-                    return int64(BAD)
-            place = place_of(hashed, bits)
-            while slots[place] != 0:
-                place = (place + 1) & ((1 << bits) - 1)
-            slots[place] = slot
+        if is_alike and skipped(bits) == 0:
+            hashed = number >> PLACE_BITS << (64 - TAG_BITS)
+        elif is_alike and together <= most:
+            hashed = first_bits(number >> PLACE_BITS, index, before) << (64 - TAG_BITS - SKIPPED_BITS)
+        else:
+            offset = (number & _PLACE) << UNIT_BITS
+            if entry_end(heap, size, offset) < 0:
+                return int64(BAD)
+            hashed = key_hash(heap, seed, offset)
+            if not is_sound(heap, size, offset, hashed):
+                return int64(BAD)
+            slot = slot_of(hashed, offset, bits)
+        place = place_of(hashed, bits)
+        while slots[place] != 0:
+            place = (place + 1) & ((1 << bits) - 1)
+        slots[place] = slot
     return entries
 
 

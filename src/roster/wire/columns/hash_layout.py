@@ -15,6 +15,9 @@ SEGMENT_BITS = 20
 NONE = 0xFFFFFFFF
 """Length of the value of an entry that removes its key."""
 CHECK_BITS, PLACE_BITS, TAG_BITS = 7, 33, 24
+SMALL_BITS, SKIPPED_BITS = 16, 8
+"""A slot has the first bits of the hash; if there are more than 1 << SMALL_BITS slots, those behind SKIPPED_BITS: the
+first ones follow from its place, and others tell more keys apart."""
 MOST_BYTES = 1 << PLACE_BITS + UNIT_BITS
 """Most bytes of a heap."""
 BLOCK = 64
@@ -64,7 +67,7 @@ SIGNATURES = {
     | {"segments": "int64", "scratch": "int64", "state": "int64"},
     "hash_move": {"begin": None, "end": None, **_INDEX, "pos": None, "limit": None}
     | {"scratch": "int64", **_FOUND, "state": "int64"},
-    "hash_rebuild": {"old": "int64", "count": None, **_INDEX, "scratch": "int64"},
+    "hash_rebuild": {"old": "int64", "count": None, **_INDEX},
     "hash_walk": {"pos": None, "end": None, **_HEAP, **_FOUND},
     "hash_live": {"begin": None, "end": None, "slots": "int64", **_HEAP, "where": "int64"},
     "hash_sizes": {**_PART, "is_there": "uint8"},
