@@ -367,7 +367,7 @@ def hash_move(begin, end, slots, bits, seed, heap, size, pos, limit, scratch, wh
 
 @_function
 def first_bits(tag, place, bits):
-    """Return the first 32 bits of a hash of which a slot at this place, or at a later one, has the tag."""
+    """Return the first 32 bits of a hash, given the tag in its slot and the slot's place."""
     known = bits - SKIPPED_BITS
     first = place - ((place - (tag >> (TAG_BITS - known))) & ((1 << known) - 1))
     return first >> known << TAG_BITS | tag
@@ -379,9 +379,10 @@ def hash_rebuild(old, count, slots, bits, seed, heap, size):
     before = int64(0)
     while 1 << before < count:
         before += 1
-    is_alike = skipped(before) == skipped(bits) and bits <= TAG_BITS + SKIPPED_BITS
-    # A slot is less behind its first place than there are slots since a free one.
-    most = 1 << (before - SKIPPED_BITS if skipped(before) > 0 else before)
+    # A slot is less behind its first place than there are slots since a free one, and such a run is rarely so long.
+    most = int64(1) << max(before - SKIPPED_BITS, int64(0))
+    if skipped(before) == 0 or skipped(bits) == 0 or bits > TAG_BITS + SKIPPED_BITS:
+        most = int64(0)
     together = most + 1
     entries = int64(0)
     for index in range(count):
@@ -397,9 +398,7 @@ def hash_rebuild(old, count, slots, bits, seed, heap, size):
         entries += 1
         if entries >= 1 << bits:
             return int64(BAD)
-        if is_alike and skipped(bits) == 0:
-            hashed = number >> PLACE_BITS << (64 - TAG_BITS)
-        elif is_alike and together <= most:
+        if together <= most:
             hashed = first_bits(number >> PLACE_BITS, index, before) << (64 - TAG_BITS - SKIPPED_BITS)
         else:
             offset = (number & _PLACE) << UNIT_BITS
