@@ -23,6 +23,7 @@ from roster.spark.stateful_batches import tokens_of
 from roster.state import Position
 from roster.state.aggregate import Aggregation, Update
 from roster.state.definition import Definition
+from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
 from roster.stateful.changelogs import Changelog, Changelogs
 from roster.stateful.store_targets import StoreTargets
@@ -229,7 +230,7 @@ def test_a_store_of_the_other_engine_is_restored_once_and_the_log_says_so(
         with at.open("0_0") as store:
             assert catch_up(store, target, log.fetch).records == restored
             assert store.scan() == [(b"k", b"v"), (b"l", b"w")]
-    other, own = (2, 3) if not is_ordered else (3, 2)
+    other, own = (LmdbStore.layout, HashStore.layout) if not is_ordered else (HashStore.layout, LmdbStore.layout)
     assert [message.split(": ", 1)[1] for message in caplog.messages if "anew" in message] == [
         f"it has format {other}, this release keeps such state in {own}; it is made anew from its changelog"
     ]
