@@ -381,7 +381,7 @@ def hash_rebuild(old, count, slots, bits, seed, heap, size):
         before += 1
     # A slot is less behind its first place than there are slots since a free one, and such a run is rarely so long.
     most = int64(1) << max(before - SKIPPED_BITS, int64(0))
-    if skipped(before) == 0 or skipped(bits) == 0 or bits > TAG_BITS + SKIPPED_BITS:
+    if skipped(min(before, bits)) == 0 or max(before, bits) > TAG_BITS + SKIPPED_BITS:
         most = int64(0)
     together = most + 1
     entries = int64(0)
