@@ -31,13 +31,16 @@ def main() -> None:
         .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"}, store="totals")
         .write(KafkaSink(kafka.bootstrap, "totals-by-shop", security=kafka.security))
     )
+    replaced = ""
     try:
         pipeline.run()
     except FencedInstanceError as error:
-        print(f"this pod has been replaced: {error}", file=sys.stderr)
-        sys.exit(REPLACED)
+        replaced = f"this pod has been replaced: {error}"
     finally:
         spark.stop()
+    if replaced:
+        print(replaced, file=sys.stderr)  # behind all that the JVM had to say: Kubernetes shows the last lines
+        sys.exit(REPLACED)
 
 
 if __name__ == "__main__":
