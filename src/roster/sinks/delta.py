@@ -7,7 +7,7 @@ import datetime
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import itemgetter
@@ -309,10 +309,12 @@ class DeltaSink(TableSink[DeltaTable]):
         parts = zip(*values, strict=True) if names else [()] * len(entries)
         sizes = entries["size_bytes"].to_pylist()
         groups: dict[tuple[object, ...], list[DataFile]] = {}
+        bytes_of = Counter[tuple[object, ...]]()
         for path, size, part in sorted(zip(entries["path"].to_pylist(), sizes, parts, strict=True), key=itemgetter(1)):
-            group = groups.setdefault(part, [])
-            if _is_plain(path) and size + sum(file.size for file in group) <= target_bytes:
-                group.append(DataFile(unquote(path), writer.path(unquote(path)), 0, size, b"", b"", part))
+            if _is_plain(path) and bytes_of[part] + size <= target_bytes:
+                bytes_of[part] += size
+                file = DataFile(unquote(path), writer.path(unquote(path)), 0, size, b"", b"", part)
+                groups.setdefault(part, []).append(file)
         for files in groups.values():
             if len(files) > 1:
                 self._replace(table, writer, files)
