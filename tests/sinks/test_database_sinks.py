@@ -12,6 +12,7 @@ import time
 import warnings
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -36,6 +37,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.real, pytest.mark.process]
+
+
+def test_a_driver_that_stood_still_for_longer_than_a_database_is_waited_for_asks_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server has ended its transaction meanwhile; the answer to the next one says who has taken its place."""
+    now, answers = [0.0], iter([psycopg.errors.IdleInTransactionSessionTimeout("terminating connection"), "fenced"])
+    monkeypatch.setattr(writing, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None))
+
+    def work() -> Any:
+        now[0] += 500
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    assert writing.Server("", "shop", timeout=120).patiently(work) == "fenced"
 
 
 class Place:

@@ -66,15 +66,16 @@ class Server:
 
     def patiently(self, work: Callable[[], Result]) -> Result:
         """Return what `work` does, and try again while the database is away. Raises its errors."""
-        until, pause = time.monotonic() + self.timeout, _SHORTEST_PAUSE
+        until, pause = float("inf"), _SHORTEST_PAUSE
         while True:
             is_away = False
             try:
                 return work()
             except Exception as error:
-                is_away = self.is_passing(error)
-                if not is_away or time.monotonic() >= until:
+                is_away, now = self.is_passing(error), time.monotonic()
+                if not is_away or now >= until:
                     raise
+                until = min(until, now + self.timeout)  # from the first error on: this process may have stood still
                 if pause == _SHORTEST_PAUSE:
                     text = self.error_text(error)
                     log.warning("%s does not answer; waiting for up to %.0f s: %s", self.shown, self.timeout, text)
