@@ -29,7 +29,7 @@ from roster.pipeline.spark_types import StructType
 from roster.sinks.delta_rules import asks, check_writable, has_mapping, missing_columns, rules_of
 from roster.sinks.table import KEYS, CommitLostError, TableSink, WrittenFiles, named
 from roster.sinks.tasks.parquet import ParquetWriter, WrittenFile
-from roster.sinks.tasks.partitions import check_partition_types
+from roster.sinks.tasks.partitions import check_partition_types, value_text
 from roster.sinks.tasks.rules import Rules
 from roster.sinks.upsert import DataFile, bounds, file_rows
 
@@ -445,16 +445,7 @@ def _typed(entries: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _partition_values(names: Sequence[str], values: Sequence[object]) -> dict[str, str | None]:
-    return {name: _text(value) for name, value in zip(names, values, strict=True)}
-
-
-def _text(value: object) -> str | None:
-    """A partition's value as the protocol writes it; an empty text counts as null."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+    return {name: value_text(value) for name, value in zip(names, values, strict=True)}
 
 
 def _statistics(file: WrittenFile) -> str:

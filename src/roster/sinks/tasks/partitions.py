@@ -46,17 +46,18 @@ def escaped(text: str) -> str:
 
 def folder(names: Sequence[str], values: Sequence[object]) -> str:
     """Return the folders of a partition: `day=2024-01-01/shop=7`."""
-    return "/".join(f"{escaped(name)}={_text(value)}" for name, value in zip(names, values, strict=True))
+    texts = [value_text(value) for value in values]
+    shown = [NULL if text is None else escaped(text) for text in texts]
+    return "/".join(f"{escaped(name)}={text}" for name, text in zip(names, shown, strict=True))
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str | None:
+    """Return a partition's value as text, as Spark and Delta's protocol have it: None for null and the empty text."""
     if value is None or value == "":
-        return NULL
+        return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    return escaped(str(value))
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
