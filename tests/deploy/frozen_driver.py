@@ -75,6 +75,18 @@ STEPS = {
         Step("it is written", _WRITE, is_behind=True),
         *_GROUP,
     ),
+    "delta-totals": (
+        *_TABLE[:1],
+        Step("rows are in files", f"{_TRANSACTIONS}.write"),
+        Step("and the state's records in a transaction", "roster.sinks.table:TableSink.commit"),
+        *_TABLE[2:],
+        Step("the table's commit is to be written", _WRITE),
+        Step("it is written", _WRITE, is_behind=True),
+        Step("offsets are to be added to the transaction", f"{_TRANSACTIONS}.commit"),
+        Step("its end is to be sent", f"{_PRODUCER}.end"),
+        Step("it is committed, and the driver does not know", f"{_PRODUCER}.ended"),
+        Step("the driver knows", f"{_TRANSACTIONS}.commit", is_behind=True),
+    ),
     "iceberg": (
         *_TABLE,
         Step("manifests are written", "pyiceberg.table:Transaction.commit_transaction"),
@@ -94,7 +106,7 @@ STEPS = {
         *_GROUP,
     ),
 }
-"""What the driver does from a batch's rows to the group's offsets, by sink; it stands still before each of these."""
+"""What the driver does from a batch's rows to the group's offsets, by sink; `delta-totals`: of totals with state."""
 
 
 def stand_still(file: Path) -> None:
