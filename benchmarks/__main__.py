@@ -26,7 +26,9 @@ SECTIONS = {
     "aggregates": "totals by key beside Spark and Kafka Streams",
     "backlog": "windows of a backlog by another column, beside Spark and Kafka Streams",
     "fence": "two drivers of one identity, the first frozen meanwhile, beside Structured Streaming",
+    "pods": "how long partitions stand still when a pod restarts, comes, goes, dies or freezes",
     "standby": "an owner of state that is killed, with a standby copy and without",
+    "connect": "Spark Connect beside a classic session: start, Arrow rows out and back",
     "databases": "rows into PostgreSQL beside Spark's JDBC writer",
     "pipeline": "Spark reading from a group",
     "start": "imports, Spark's session, the first result, a second pipeline",
@@ -38,7 +40,7 @@ SECTIONS = {
     "memory": "what pipelines have resident over an hour",
 }
 
-BY_NAME = {"fence", "group_load", "history_day", "many", "many_members", "memory"}
+BY_NAME = {"fence", "group_load", "history_day", "many", "many_members", "memory", "pods"}
 """Sections that take many minutes: only if they are named."""
 
 

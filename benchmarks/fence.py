@@ -1,24 +1,29 @@
 """Two drivers of one identity: one is frozen at work, another takes its place, and the first goes on.
 
     python -m benchmarks fence
-    python -m benchmarks.fence [--broker roster|apache|HOST:PORT] [--engine roster|spark|delta|... ...] [--rounds 5]
+    python -m benchmarks.fence [--broker roster|apache|HOST:PORT] [--engine kafka|delta|...|spark ...] [--rounds N]
         [--seed 1]
 
-Each driver counts orders by shop from one topic into another. `roster` is the program of deploy/kubernetes, each driver
-with the same `group.instance.id` and a disk of its own; `spark` is the same query in Structured Streaming, each driver
-with the same checkpoint. `parquet`, `delta`, `iceberg` and `postgres` are pipelines of Roster that append
-each order to such a table. In a round orders come while the first driver stands still, from a moment in its batches on
-(SIGSTOP to Python, JVM and workers), and the second starts. The first goes on when the second has no more to do.
+Each driver reads orders of one topic. `kafka` is the program of deploy/kubernetes, which counts them by shop into
+another topic, each driver with the same `group.instance.id` and a disk of its own; `spark` is the same query in
+Structured Streaming, each driver with the same checkpoint. `parquet`, `delta`, `iceberg` and `postgres` are pipelines
+of Roster that append each order to such a table; `delta-totals` appends each new count of a shop.
+
+In a round a driver stands still (SIGSTOP to Python, JVM and workers) at a step of a batch's commit, the next step each
+round (`tests/deploy/frozen_driver.py` lists them); `spark` at some moment. Orders come meanwhile, and a second driver
+takes its place. The first goes on while the second is at work, in every other round when it has no more to do; the
+next seed has these turns the other way round. By default there is a round for each step, and five of `spark`.
 
 Results are read at `read_committed`, of a table in its newest snapshot. `again`: results whose count of orders a result
 of that shop had before; in a table, rows of an order that has one. `older`: results with fewer orders than one before.
 `wrong`: shops whose last result is not the plain count at the end of a round, added up. `ended`: exit codes of the
-frozen drivers; `-` lives on.
+frozen drivers with how many ended so; `-` lives on. `said`: how many said as their last line that they were replaced.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -33,6 +38,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 from pyiceberg.catalog import load_catalog
 from typing_extensions import override
@@ -41,19 +47,24 @@ from benchmarks.applications import Beside, kill_tree, tree
 from benchmarks.peers import MissingError
 from benchmarks.pipeline import broker
 from roster.client import Admin
+from tests.deploy import frozen_driver
+from tests.deploy.frozen_driver import STEPS
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
 from tests.real.realparts.databases import Postgres, asking
 
-PROGRAM = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes" / "program" / "totals.py"
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "deploy" / "kubernetes" / "program" / "totals.py"
 ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
-TABLES = ("parquet", "delta", "iceberg", "postgres")
+TABLES = tuple(engine for engine in STEPS if engine != "kafka")
+TOTALS = "delta-totals"
 SERVERS = {"postgres": Postgres}
 PATIENCE = 400.0
+NONE = pa.schema({"number": pa.int64(), "shop": pa.string()}).empty_table()
 
 
 class Orders(Beside):
-    """Sends orders of random shops, with a number each, until it is left; `sent` is the plain count."""
+    """Sends 400 orders a second of random shops, with a number each, until it is left; `sent` is the plain count."""
 
     numbers = itertools.count()
 
@@ -68,7 +79,7 @@ class Orders(Beside):
 
     @override
     def _run(self) -> None:
-        while not self._ended.wait(0.02):
+        while not self._ended.wait(0.05):
             for _ in range(20):
                 shop = f"shop {self._chance.randrange(SHOPS)}"
                 self._producer.produce(
@@ -100,11 +111,11 @@ class Results:
                 self.older += count < self._most[shop]
                 self.last[shop], self._most[shop] = count, max(count, self._most[shop])
 
-    def reach(self, sent: Counter[str], driver: Driver) -> None:
-        """Read until the last results are the plain count."""
-        deadline = time.monotonic() + PATIENCE
-        while self.last != sent:
-            self.read(0.2)
+    def reach(self, driver: Driver, sent: Counter[str] | None = None) -> None:
+        """Read until the last results are the plain count; without one, until there are others than now."""
+        deadline, before = time.monotonic() + PATIENCE, self.last.copy()
+        while self.last == before if sent is None else self.last != sent:
+            self.read(0.3)
             if time.monotonic() > deadline or driver.process.poll() is not None:
                 raise RuntimeError(f"no results: {driver.last_line()}")
 
@@ -123,36 +134,35 @@ class Rows(Results):
     @override
     def read(self, seconds: float) -> None:
         time.sleep(seconds)
-        rows = self._rows()
-        self.last = Counter(dict(rows).values())
-        self.again = len(rows) - self.last.total()
+        asked = [("number", "count"), ("number", "count_distinct"), ("number", "max")]
+        found = self._rows().group_by("shop").aggregate(asked)
+        last = found["number_max" if self._kind == TOTALS else "number_count_distinct"]
+        self.last = Counter(dict(zip(found["shop"].to_pylist(), last.to_pylist(), strict=True)))
+        self.again = sum(found["number_count"].to_pylist()) - sum(found["number_count_distinct"].to_pylist())
 
-    def _rows(self) -> list[tuple[int, str]]:
-        """Number and shop of each row; none before there is a table."""
+    def _rows(self) -> pa.Table:
+        """Number, of an order or of orders so far, and shop of each row; none before there is a table."""
         import pyarrow.dataset  # noqa: PLC0415
         import sqlalchemy  # noqa: PLC0415
         from deltalake import DeltaTable  # noqa: PLC0415
 
         if self._kind in SERVERS:
             engine = asking(self._place)
-            if not sqlalchemy.inspect(engine).has_table("orders_in"):
-                return []
-            with engine.connect() as connection:
-                return [(row[0], row[1]) for row in connection.exec_driver_sql("select number, shop from orders_in")]
-        if self._kind == "parquet":
-            if not Path(self._place).exists():
-                return []
-            table = pyarrow.dataset.dataset(self._place).to_table()
-        elif self._kind == "delta":
-            if not DeltaTable.is_deltatable(self._place):
-                return []
-            table = DeltaTable(self._place).to_pyarrow_table()
+            if sqlalchemy.inspect(engine).has_table("orders_in"):
+                with engine.connect() as connection:
+                    rows = connection.exec_driver_sql("select number, shop from orders_in").all()
+                return pa.table({"number": [row[0] for row in rows], "shop": [row[1] for row in rows]}, NONE.schema)
+        elif self._kind == "parquet":
+            if files := [str(path) for path in Path(self._place).glob("*.parquet")]:
+                return pyarrow.dataset.dataset(files).to_table(["number", "shop"])
+        elif self._kind in {"delta", TOTALS}:
+            if DeltaTable.is_deltatable(self._place):
+                return DeltaTable(self._place).to_pyarrow_table(columns=["number", "shop"])
         else:
             found = load_catalog("default", **catalog(self._place))
-            if not found.table_exists("fence.orders_in"):
-                return []
-            table = found.load_table("fence.orders_in").scan().to_arrow()
-        return list(zip(table["number"].to_pylist(), table["shop"].to_pylist(), strict=True))
+            if found.table_exists("fence.orders_in"):
+                return found.load_table("fence.orders_in").scan().to_arrow()
+        return NONE
 
     @override
     def close(self) -> None:
@@ -164,22 +174,47 @@ def catalog(folder: str) -> dict[str, str]:
 
 
 class Driver:
-    """One driver with all that it starts, in a process group of its own."""
+    """One driver with all that it starts, in a process group of its own; it works once it has been let go."""
 
     def __init__(self, engine: str, bootstrap: str, folder: Path, number: int, place: str) -> None:
         self._log = folder / f"{engine}-{number}.log"
         (port,) = free_ports(1)
-        command = [sys.executable, str(PROGRAM)]
-        if engine != "roster":
-            command = [sys.executable, "-m", "benchmarks.fence", f"--{engine}-driver", place, bootstrap]
+        program = [str(PROGRAM)] if engine == "kafka" else [__file__, "--driver", engine, place, bootstrap]
+        self._freeze, self._start = folder / f"freeze-{number}", folder / f"start-{number}"
+        self.step: frozen_driver.Step | None = None
+        if engine != "spark":
+            index = number % len(STEPS[engine])
+            self.step = STEPS[engine][index]
+            program = [frozen_driver.__file__, engine, str(index), str(self._freeze), str(self._start), *program]
         client = folder / "client.properties"
         client.write_text(f"bootstrap.servers={bootstrap}\n")
         given = {"KAFKA_CLIENT": str(client), "SPARK_MASTER": "local[2]", "STATE_DIR": str(folder / f"disk-{number}")}
         given |= {"HTTP": f"127.0.0.1:{port}", "POD_NAME": "totals-0"}
+        given |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
         with self._log.open("w") as log:
             self.process: subprocess.Popen[str] = subprocess.Popen(
-                command, stderr=log, stdout=log, env=os.environ | given, start_new_session=True
+                [sys.executable, *program], stderr=log, stdout=log, env=os.environ | given, start_new_session=True
             )
+
+    def let_go(self) -> None:
+        self._start.touch()
+
+    def stand_still(self, chance: random.Random) -> None:
+        """Have it stand still at its step of the next batch, or within some seconds."""
+        if self.step is None:
+            time.sleep(2 + 2 * chance.random())
+        else:
+            self._freeze.touch()
+            deadline = time.monotonic() + PATIENCE
+            while not self._stands():
+                time.sleep(0.02)
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise RuntimeError(f"it never came to where {self.step.told}: {self.last_line()}")
+        self.freeze()
+
+    def _stands(self) -> bool:
+        status = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0] == "T"
 
     def freeze(self) -> None:
         for pid in tree(self.process.pid):
@@ -187,7 +222,8 @@ class Driver:
 
     def thaw(self) -> None:
         for pid in tree(self.process.pid):
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGCONT)
 
     def exit_code(self, seconds: float) -> int | None:
         """None if it goes on."""
@@ -199,18 +235,17 @@ class Driver:
     def last_line(self) -> str:
         """What it said at last."""
         lines = [line.strip() for line in self._log.read_text().splitlines() if line.strip()]
-        said = [line for line in lines if "Exception:" in line or "replaced" in line]
-        return (said or lines or [""])[-1][:200]
+        said = [line for line in lines if "Exception:" in line] if self.step is None else []
+        return (said or lines or [""])[-1]
 
 
-def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: random.Random) -> str:
+def measure(engine: str, bootstrap: str, folder: Path, rounds: int, seed: int) -> str:
     """Let one engine go through the rounds; return its line of the table."""
     with closing(Admin(bootstrap)) as admin:
         for topic in (ORDERS, RESULTS):
             admin.create_topic(topic, PARTITIONS)
-    sent: Counter[str] = Counter()
-    ended: list[str] = []
-    wrong, said = 0, ""
+    sent, ended = Counter[str](), Counter[str]()
+    wrong, said, chance = 0, 0, random.Random(seed)
     server = SERVERS[engine]() if engine in SERVERS else None
     place = server.create() if server else str(folder / engine)
     if engine == "iceberg":
@@ -219,33 +254,43 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, chance: rand
     drivers = [Driver(engine, bootstrap, folder, 0, place)]
     with closing(Rows(engine, place) if engine in TABLES else Results(bootstrap)) as results:
         try:
+            drivers[0].let_go()
             with Orders(bootstrap, chance, sent):
                 time.sleep(1)
-            results.reach(sent, drivers[-1])
+            results.reach(drivers[0], sent)
             for number in range(1, rounds + 1):
-                with Orders(bootstrap, chance, sent):
-                    time.sleep(2 + 2 * chance.random())  # a moment anywhere in a batch
-                    frozen = drivers[-1]
-                    frozen.freeze()
+                frozen, is_early = drivers[-1], (number + seed) % 2 == 0
+                if engine != "spark":  # it starts meanwhile
                     drivers.append(Driver(engine, bootstrap, folder, number, place))
-                    time.sleep(10)
-                results.reach(sent, drivers[-1])
+                with Orders(bootstrap, chance, sent):
+                    frozen.stand_still(chance)
+                    results.read(0.3)
+                    if engine == "spark":
+                        drivers.append(Driver(engine, bootstrap, folder, number, place))
+                    drivers[-1].let_go()
+                    results.reach(drivers[-1])
+                    if is_early:
+                        frozen.thaw()
+                    time.sleep(1)
+                results.reach(drivers[-1], sent)
                 frozen.thaw()
-                code = frozen.exit_code(60)
-                ended.append("-" if code is None else str(code))
-                said = frozen.last_line() or said
-                results.read(3)
+                code = frozen.exit_code(120)
+                ended["-" if code is None else str(code)] += 1
+                said += "replaced: " in frozen.last_line()
+                results.read(1)
                 wrong += sum(results.last[shop] != count for shop, count in sent.items())
-                figures = f"again {results.again}, older {results.older}, wrong {wrong}"
-                print(f"  {engine} {number}: {figures}; {said}", file=sys.stderr, flush=True)
-                if code is None:
-                    kill_tree(frozen.process)
+                figures = f"again {results.again}, older {results.older}, wrong {wrong}; {code}: {frozen.last_line()}"
+                told = "some moment" if frozen.step is None else frozen.step.told
+                print(f"  {engine} {number}, {told}: {figures[:300]}", file=sys.stderr, flush=True)
+                kill_tree(frozen.process)
         finally:
             for driver in drivers:
+                driver.thaw()
                 kill_tree(driver.process)
             if server:
                 server.stop()
-    return f"{engine:8}{rounds:6}{results.again:8}{results.older:8}{wrong:8}   {' '.join(ended)}"
+    codes = ", ".join(f"{code} x {times}" for code, times in ended.items())
+    return f"{engine:12}{rounds:6}{results.again:8}{results.older:8}{wrong:8}{said:8}   {codes}"
 
 
 def structured_streaming(bootstrap: str, checkpoint: str) -> None:
@@ -283,6 +328,7 @@ def append(kind: str, bootstrap: str, place: str) -> None:
         ParquetSink,
         Pipeline,
         PostgresSink,
+        State,
         session,
     )
 
@@ -290,45 +336,58 @@ def append(kind: str, bootstrap: str, place: str) -> None:
     sinks = {
         "parquet": lambda: ParquetSink(place),
         "delta": lambda: DeltaSink(place),
+        TOTALS: lambda: DeltaSink(place),
         "iceberg": lambda: IcebergSink("fence.orders_in", catalog(place)),
         "postgres": lambda: PostgresSink(place, "orders_in"),
     }
-    pipeline = Pipeline(spark, bootstrap, "rows", ORDERS, consumer={"group.instance.id": "rows-0"}, max_batch_ms=30_000)
+    consumer = {"group.instance.id": "rows-0"}
+    pipeline = Pipeline(
+        *(spark, bootstrap, "rows", ORDERS),
+        consumer=consumer,
+        max_batch_ms=30_000,
+        trigger_interval_ms=500,
+        state=State(dir=os.environ["STATE_DIR"]) if kind == TOTALS else None,
+    ).json_columns("shop string, number long")
+    if kind == TOTALS:
+        pipeline.aggregate("shop", {"number": "count(*)"}, store="totals")
+    replaced = ""
     try:
-        pipeline.json_columns("shop string, number long").write(sinks[kind]()).run()
+        pipeline.write(sinks[kind]()).run()
     except FencedInstanceError as error:
-        print(f"this driver has been replaced: {error}", file=sys.stderr)
-        sys.exit(3)
+        replaced = f"this driver has been replaced: {error}"
     finally:
         spark.stop()
+    if replaced:
+        print(replaced, file=sys.stderr)
+        sys.exit(3)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the engines that are named, one after the other, each on a broker of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="roster")
-    parser.add_argument("--engine", action="append", choices=("roster", "spark", *TABLES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engine", action="append", choices=("spark", *STEPS))
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(words)
-    print("engine  rounds   again   older   wrong   ended", flush=True)
-    for engine in given.engine or ("roster", "spark"):
+    print("engine      rounds   again   older   wrong    said   ended", flush=True)
+    for engine in given.engine or (*STEPS, "spark"):
         try:
             with TemporaryDirectory() as folder, broker(given.broker, Path(folder)) as (bootstrap, _):
-                chance = random.Random(given.seed)
-                print(measure(engine, bootstrap, Path(folder), given.rounds, chance), flush=True)
+                rounds = given.rounds or len(STEPS.get(engine, range(5)))
+                print(measure(engine, bootstrap, Path(folder), rounds, given.seed), flush=True)
         except MissingError as missing:
             print(f"*** MISSING: {missing}; {engine} is left out", flush=True)
 
 
 def run(*, quick: bool) -> None:
-    """Five rounds, or one."""
-    main(["--rounds", "1" if quick else "5"])
+    """A round for each step, or one round of two engines."""
+    main(["--rounds", "1", "--engine", "kafka", "--engine", "spark"] if quick else [])
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4 and sys.argv[1].endswith("-driver"):
-        kind = sys.argv[1].removeprefix("--").removesuffix("-driver")
-        structured_streaming(sys.argv[3], sys.argv[2]) if kind == "spark" else append(kind, sys.argv[3], sys.argv[2])
+    if sys.argv[1:2] == ["--driver"]:
+        _, _, kind, where, brokers = sys.argv
+        structured_streaming(brokers, where) if kind == "spark" else append(kind, brokers, where)
     else:
         main()

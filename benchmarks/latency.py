@@ -13,7 +13,8 @@ too) and default settings otherwise. One producer sends each record at its time,
 result's latency is that of its newest record. CPU is that of the application's whole process tree, as a part of one
 core; behind it is the mean ms of each phase of a batch. Structured Streaming writes at least once, without
 transactions. `librdkafka`, for the first two cases, is the least that exactly once takes: a loop of its C client that
-reads what is there, writes it and commits, a transaction each time.
+reads what is there, writes it and commits, a transaction each time. `realtime`, for `copy` and `totals`, is Structured
+Streaming in its real-time mode, which has no Python functions: SQL, with as many slots as it has tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +49,14 @@ if TYPE_CHECKING:
 
 CASES = ("copy", "function", "totals", "processor")
 WINDOWS = "windows"
-ENGINES = ("roster", "default", "spark", "librdkafka")
+REAL_TIME = "realtime"
+ENGINES = ("roster", "default", "spark", "librdkafka", REAL_TIME)
+WITHOUT = {
+    "spark": {WINDOWS},
+    "librdkafka": {"totals", "processor", WINDOWS},
+    REAL_TIME: {"function", "processor", WINDOWS},
+}
+"""Cases that an engine does not have."""
 KEYS, PARTITIONS = 10_000, 4
 DIGITS = 19  # of nanoseconds since the epoch
 PADDING = b"x" * 80
@@ -105,7 +113,7 @@ def measure(bootstrap: str, engine: str, case: str, given: argparse.Namespace, r
     with contextlib.closing(Admin(bootstrap)) as admin:
         for name in (topic, f"{topic}-out"):
             admin.create_topic(name, PARTITIONS)
-    options = {"engine": engine, "case": case, "master": given.master}
+    options = {"engine": engine, "case": case, "master": "local[12]" if engine == REAL_TIME else given.master}
     application = Application(bootstrap, topic, topic, module="benchmarks.latency", **options)
     stop, found, begin, spent = threading.Event(), list[float](), float("inf"), 0.0
     with application, TimedStream(bootstrap, topic, rate, linger_ms=0):
@@ -151,9 +159,7 @@ def main(words: Sequence[str] | None = None) -> None:
             for case in given.case or CASES:
                 for rate in given.rate or (200, 2000):
                     for engine in given.engine or ENGINES:
-                        if engine in {"spark", "librdkafka"} and case == WINDOWS:
-                            continue
-                        if engine == "librdkafka" and case not in CASES[:2]:
+                        if case in WITHOUT.get(engine, ()):
                             continue
                         print(measure(address, engine, case, given, rate), flush=True)
 
@@ -253,7 +259,18 @@ def queried(df: DataFrame, case: str) -> DataFrame:
     return totals.selectExpr("key", "to_json(struct(n, sent)) as value")
 
 
-def stream(spark: SparkSession, bootstrap: str, topic: str, case: str) -> None:
+def in_sql(df: DataFrame, case: str) -> DataFrame:
+    """The same without Python."""
+    if case == "copy":
+        return df.select("key", "value")
+    rows = df.selectExpr(
+        "cast(key as string) as key", f"cast(substr(cast(value as string), 1, {DIGITS}) as long) as sent"
+    )
+    totals = rows.groupBy("key").agg({"*": "count", "sent": "max"}).toDF("key", "n", "sent")
+    return totals.selectExpr("key", "to_json(struct(n, sent)) as value")
+
+
+def stream(spark: SparkSession, bootstrap: str, topic: str, case: str, *, in_real_time: bool) -> None:
     """Run a query until the process is ended."""
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
@@ -262,9 +279,12 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, case: str) -> None:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     source = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
     with TemporaryDirectory() as folder:
-        writer = (
-            queried(source, case).writeStream.format("kafka").outputMode("append" if case in CASES[:2] else "update")
-        )
+        is_appended = case in CASES[:2] and not in_real_time
+        writer = (in_sql if in_real_time else queried)(source, case).writeStream.format("kafka")
+        writer = writer.outputMode("append" if is_appended else "update")
+        if in_real_time:
+            spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
+            writer = writer.trigger(realTime="30 seconds")
         writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", f"{topic}-out")
         writer.option("checkpointLocation", folder).start().awaitTermination()
 
@@ -303,15 +323,15 @@ def application(words: Sequence[str]) -> None:
         say(up=True)
         passed_on(given.bootstrap, given.topic, given.case)
     extra: dict[str, str] = {}
-    if given.engine == "spark":
+    if given.engine in {"spark", REAL_TIME}:
         from benchmarks.connector import jars  # noqa: PLC0415
 
         extra["spark_jars"] = ",".join(map(str, jars()[1]))
     spark = session("latency", given.master, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **extra)
     spark.sparkContext.setLogLevel("ERROR")
     say(up=True)
-    if given.engine == "spark":
-        stream(spark, given.bootstrap, given.topic, given.case)
+    if given.engine in {"spark", REAL_TIME}:
+        stream(spark, given.bootstrap, given.topic, given.case, in_real_time=given.engine == REAL_TIME)
         return
     phases: dict[str, deque[int]] = {}
     batches = 0
