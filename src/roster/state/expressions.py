@@ -56,7 +56,7 @@ def _as_floats(column: Column, goal: pa.DataType) -> Column:
     return column.cast(goal, safe=False)
 
 
-def _by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
+def by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function of arrays, which gets scalars as often as the others have rows."""
 
     def apply(*columns: Column) -> Column:
@@ -69,7 +69,7 @@ def _by_rows(function: Callable[..., Column]) -> Callable[..., Column]:
 
 
 def _of_decimals(operator: str, *columns: Column) -> Column:
-    return _by_rows(functools.partial(decimals.computed, operator))(*columns)
+    return by_rows(functools.partial(decimals.computed, operator))(*columns)
 
 
 def _arithmetic(
@@ -77,7 +77,7 @@ def _arithmetic(
 ) -> Callable[..., Column]:
     """Return an operator of numbers; an integer or a decimal beyond its type is null."""
 
-    @_by_rows
+    @by_rows
     def exactly(*columns: Column) -> Column:
         kind = columns[0].type
         least, most = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
@@ -107,7 +107,7 @@ def _divide(left: Column, right: Column) -> Column:
     return _unless(pc.equal(right, 0.0), pc.divide(left, right))
 
 
-@_by_rows
+@by_rows
 def _remainder(left: Column, right: Column) -> Column:
     if pa.types.is_decimal(left.type):
         return _of_decimals("%", left, right)
@@ -154,7 +154,11 @@ def _is_in(value: Column, *others: Column) -> Column:
 
 def _by_pattern(function: Callable[..., Column]) -> Callable[..., Column]:
     """Return a function of texts whose second argument is a constant."""
-    return lambda value, pattern: function(value, pattern.as_py())
+
+    def apply(value: Column, pattern: pa.Scalar) -> Column:
+        return function(value, pattern.as_py()) if pattern.is_valid else pc.equal(value, pattern)
+
+    return apply
 
 
 def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
@@ -193,7 +197,7 @@ def _cast(goal: pa.DataType) -> Callable[..., Column]:
 
 def _cast_to_decimal(value: Column, goal: pa.DataType) -> Column:
     """Round half away from zero; null beyond the type, and for texts that are not numbers."""
-    return _by_rows(functools.partial(_decimals, goal=goal))(value)
+    return by_rows(functools.partial(_decimals, goal=goal))(value)
 
 
 def _decimals(value: Column, goal: pa.DataType) -> Column:
@@ -230,7 +234,7 @@ def _from_text(value: Column, goal: pa.DataType) -> Column:
         return _to_integers(_unless(_is_beyond(plain), plain).cast(pa.int64()), goal)
 
 
-@_by_rows
+@by_rows
 def _is_beyond(texts: Column) -> Column:
     return pa.array([text is not None and not -(2**63) <= int(text) < 2**63 for text in texts.to_pylist()])
 

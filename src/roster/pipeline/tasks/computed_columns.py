@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from roster.pipeline.tasks.json_values import JsonReader, times_of
 from roster.pipeline.tasks.spark_texts import json_of, number_texts
 from roster.state.byte_slices import Column
-from roster.state.expressions import FUNCTIONS
+from roster.state.expressions import FUNCTIONS, by_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,7 @@ def _seconds(column: Column, _: pa.DataType) -> Column:
 
 def _struct(*columns_and_kind: Column) -> Column:
     *columns, kind = columns_and_kind
-    rows = next((len(column) for column in columns if not isinstance(column, pa.Scalar)), 1)
-    arrays = [pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column for column in columns]
-    return pa.StructArray.from_arrays(arrays, fields=list(kind))
+    return by_rows(lambda *fields: pa.StructArray.from_arrays(fields, fields=list(kind)))(*columns)
 
 
 def _decimal(column: Column, kind: pa.DataType) -> Column:
