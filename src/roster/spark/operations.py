@@ -171,11 +171,9 @@ class Operations:
     def repartition(self, key: str | Sequence[str], *, name: str | None = None, partitions: int | None = None) -> Self:
         """Send each row to the task that owns its key, so that the next operators and tables may use another key.
 
-        Another sub-topology begins here: tasks `0_<partition>` read the input and write rows to the topic
-        `<group>-<name>-repartition`, in the transaction with their offsets; tasks `1_<partition>` read that topic,
-        committed records only, and have the state of the operators after it. The next `repartition` adds tasks
-        `2_<partition>`, and so on. Rows, or an operator's results, keep their columns. The topic is made at the first
-        start, and its records are deleted once they are processed.
+        Another sub-topology begins here: tasks `0_<partition>` write rows, or an operator's results, to the topic
+        `<group>-<name>-repartition`, and tasks `1_<partition>` read it and have the state of the operators after it.
+        The topic is made at the first start, and its records are deleted once they are processed.
 
         Rows of a key keep the order of their input partition, but rows of several partitions interleave in any order,
         so a window needs a `grace` for that. Rows whose key is null are one group, as in Spark.
@@ -214,11 +212,8 @@ class Operations:
         of its own.
 
         The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink`, `IcebergSink` or `PostgresSink`,
-        which get rows. Results are running updates, one for each key of a batch. In Kafka the record key is the key's
-        text (for several columns a JSON array) and the value a JSON object of key columns and results.
-        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
-        The compacted topic `<group>-<store>-changelog`, created at the first start with as many partitions as the
-        source, has the authoritative state; `State(dir=...)` on the executors holds copies.
+        which get rows. Results are running updates, one for each key of a batch. State, results and offsets are one
+        transaction; docs/reference/state.md has the form of records, and the changelog topic.
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from roster._json import JsonObject
 from roster.model.arrays import Array
@@ -43,6 +44,7 @@ from roster.state.byte_slices import (
     Column,
     Structs,
     as_bytes,
+    as_int64,
     cut,
     fixed,
     gathered,
@@ -433,11 +435,6 @@ def result_of(column: Column, kind: pa.DataType) -> Column:
     return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
 
 
-def _numbers(column: Column) -> Column:
-    """Return integers, dates or timestamps as int64."""
-    return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
-
-
 def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[np.void]:
     """Return the columns of the state's rows. Raises StateError if an aggregate has the name of another column."""
     if twice := repeated([name for name, _ in fields]):
@@ -607,7 +604,7 @@ def _as_stored(column: Column, layout: Layout, name: str) -> Column:
         return column.cast(pa.binary())
     if layout.row[name] == _DECIMAL:
         return column
-    return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else _numbers(column)
+    return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else as_int64(column)
 
 
 def _choices(kind: Kind, column: Column, *by: Column) -> tuple[object, object]:
@@ -726,28 +723,38 @@ def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregation:
-    """Running aggregates of each key: the operator of `aggregate`, can be pickled. Raises as `aggregate` does."""
+class Keyed:
+    """An operator that keeps something of each key; can be pickled."""
 
     keys: tuple[str, ...]
-    aggregates: Mapping[str, Aggregate]
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that identify a result."""
+        """Columns that identify a result, and form the record key."""
         return self.keys
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])
 
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return the layout of the state's values, None for values that are not aggregates."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation(Keyed):
+    """Running aggregates of each key: the operator of `aggregate`. Raises as `aggregate` does."""
+
+    aggregates: Mapping[str, Aggregate]
+
     @property
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         return {"operator": "aggregate"}
 
+    @override
     def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return the layout of the state's values."""
         return Layout.of(columns, self.keys, self.aggregates)
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:

@@ -109,6 +109,11 @@ def rows_as_values(rows: Structs, texts: Iterable[Column] = ()) -> pa.Array:
     return pc.binary_join_element_wise(heads, *parts, pa.scalar(b"", pa.large_binary())) if parts else heads
 
 
+def as_int64(column: Column) -> Column:
+    """Return integers, booleans, dates or timestamps as int64."""
+    return (column.cast(pa.int32()) if pa.types.is_date32(column.type) else column).cast(pa.int64())
+
+
 def width_of(kind: pa.DataType) -> int:
     """Return the bytes of a value of fixed width."""
     return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from roster._extras import missing_error
 from roster.state import quantiles
-from roster.state.byte_slices import Column, as_bytes, cut, raw
+from roster.state.byte_slices import Column, as_bytes, as_int64, cut, raw
 from roster.state.keys import is_text
 from roster.state.store import StateError, ValueDamagedError
 
@@ -165,7 +165,7 @@ def marks(column: Column) -> Column:
     if pa.types.is_floating(column.type):
         numbers = _canonical(column).view(np.int64)
     else:
-        numbers = _numbers(column).cast(pa.int64()).fill_null(0).to_numpy()
+        numbers = as_int64(column).fill_null(0).to_numpy()
     wide = np.zeros((len(numbers), 2), "<i8")
     wide[:, 0] = numbers
     return _where_valid(column, wide, _MARK)
@@ -183,11 +183,7 @@ def _canonical(column: Column) -> Column:
 
 
 def _numbers(column: Column) -> Column:
-    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column.cast(_storage(column.type))
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+    return column.cast(pa.float64()) if pa.types.is_floating(column.type) else as_int64(column)
 
 
 def _where_valid(column: Column, values: Any, width: int) -> Any:
@@ -202,7 +198,7 @@ def _wide(column: Column) -> Column:
 
 def _elements(column: Column) -> Column:
     if not is_text(column.type):
-        return _wide(_numbers(column).cast(_storage(column.type)))
+        return _wide(_numbers(column))
     plain = column.cast(pa.binary())
     lengths = pc.binary_length(plain).cast(pa.int32()).fill_null(0).to_numpy().astype("<u4")
     return pc.binary_join_element_wise(_where_valid(column, lengths, _LENGTH), plain, b"")

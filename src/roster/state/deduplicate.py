@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from roster.state.aggregate import Layout, Update
+from roster.state.aggregate import Keyed, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
     Clock,
@@ -35,14 +35,13 @@ _SWEPT_KEY = b"\xffswept"
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplication:
+class Deduplication(Keyed):
     """The first row of each key within a time: the operator of `deduplicate`.
 
     column: timestamps; None: a key's first row of all time. slack: how far behind the stream time a row may be; None:
     as far as `within`. Raises StateError for a time that is not positive, and for columns that do not fit.
     """
 
-    keys: tuple[str, ...]
     column: str | None
     within: timedelta = timedelta.max
     slack: timedelta | None = None
@@ -50,11 +49,6 @@ class Deduplication:
     def __post_init__(self) -> None:
         if not isinstance(self.within, timedelta) or self.within <= timedelta():
             raise StateError(f"deduplicate: within={self.within!r} is not a positive timedelta")
-
-    @property
-    def result_keys(self) -> tuple[str, ...]:
-        """Columns that become the key of the records."""
-        return self.keys
 
     @property
     def time_column(self) -> str | None:
@@ -71,14 +65,6 @@ class Deduplication:
     def kept(self) -> Mapping[str, object]:
         """What is kept, by name."""
         return {"operator": "deduplicate", **({} if self.column is None else {"time": self.column})}
-
-    def key_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of the state's keys."""
-        return pa.schema([columns.field(name) for name in self.keys])
-
-    def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return None: a value is the time of the key's first row."""
-        return None
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the rows that pass, in their order and with the time at each, and the keys to remember."""

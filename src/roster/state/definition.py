@@ -317,7 +317,8 @@ def json_text(document: object) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_plain_name(name): _plain(item) for name, item in value.items()}
+        keys = (name if isinstance(name, (str, int)) else str(_plain(name)) for name in value)
+        return dict(zip(keys, map(_plain, value.values()), strict=True))
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, float):
@@ -327,8 +328,3 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def _plain_name(name: Any) -> Any:
-    """Return the key of a map as text for JSON."""
-    return name if isinstance(name, (str, int)) else str(_plain(name))

@@ -360,7 +360,8 @@ class Evolution:
                     new[name] = b""
             else:
                 new[has_of(name)] = old[has_of(source)]
-                factor = self._factor(source, name)
+                before, after = self.before.kinds.get(source), self.after.kinds.get(name)
+                factor = 1 if before is None or after is None else _finer(before, after)
                 new[name] = old[source] if factor == 1 else old[source] * factor
         return new
 
@@ -376,10 +377,6 @@ class Evolution:
                 (part, aggregate.kind, origin) for (part, aggregate), origin in zip(parts, earlier, strict=True)
             ]
         return columns
-
-    def _factor(self, source: str, name: str) -> int:
-        before, after = self.before.kinds.get(source), self.after.kinds.get(name)
-        return 1 if before is None or after is None else _finer(before, after)
 
     def seen(self, snapshot: Snapshot) -> Evolved:
         """Return a view of a store that has the new values."""

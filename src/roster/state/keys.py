@@ -140,20 +140,6 @@ def _numbers(data: Bytes, start: Numbers, has: npt.NDArray[np.bool_], kind: pa.D
     return (numbers if width is None else numbers.cast(width)).cast(kind)
 
 
-def _value_at(key: bytes, start: int, kind: pa.DataType) -> tuple[object, int]:
-    """Return the value that begins there, and where the next one does."""
-    if key[start : start + 1] == _NULL:
-        return None, start + 1
-    start += 1
-    if not is_text(kind):
-        number = int.from_bytes(key[start : start + 8], "big")
-        return number if pa.types.is_uint64(kind) else number - (1 << 63), start + 8
-    end = start
-    while key[(end := key.index(b"\x00", end)) + 1] == 0xFF:
-        end += 2
-    return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
-
-
 def _encoded(table: pa.Table, name: str) -> tuple[pa.Array, bytes, pa.Array | None]:
     """Return a column's values as bytes, what ends each, and which are null, None if none is."""
     if name not in table.column_names:
@@ -168,14 +154,22 @@ def _encoded(table: pa.Table, name: str) -> tuple[pa.Array, bytes, pa.Array | No
             text = pc.replace_substring(text, b"\x00", b"\x00\xff")
         return text, b"\x00\x00", is_null
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
-        return _big_endian(column), b"", is_null
+        return big_endian(column), b"", is_null
     raise StateError(f"keys: column {name!r} is {kind}; a key is of integers, text, bytes, booleans, times")
 
 
 def key_end(data: bytes, position: int, kinds: Sequence[pa.DataType]) -> int:
     """Return the end of a key of these types that begins there and has other bytes after it."""
     for kind in kinds:
-        _, position = _value_at(data, position, kind)
+        if data[position : position + 1] == _NULL:
+            position += 1
+        elif is_text(kind):
+            position += 1
+            while data[(position := data.index(b"\x00", position)) + 1] == 0xFF:
+                position += 2
+            position += 2
+        else:
+            position += 9
     return position
 
 
@@ -193,7 +187,8 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _big_endian(column: Any) -> Any:
+def big_endian(column: Any) -> Any:
+    """Return integers or times as eight bytes that sort as they do; of null those of 0."""
     kind = column.type
     if pa.types.is_uint64(kind):
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)

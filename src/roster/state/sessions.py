@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from roster.state.aggregate import Layout, Update, grouped, row_of, set_moments
 from roster.state.aggregate_functions import IGNORING_NULLS, Aggregate, Kind
@@ -62,12 +63,8 @@ class SessionAggregation(EventTimeAggregation):
         """What is kept, by name."""
         return {"operator": "aggregate", "session": {"column": self.window.column, "gap": str(self.window.gap)}}
 
-    def key_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of the state's keys."""
-        return pa.schema([columns.field(name) for name in self.keys])
-
+    @override
     def layout(self, columns: pa.Schema) -> Layout:
-        """Return the layout of the aggregates of one session."""
         aggregates = {name: _by_time(aggregate, self.window.column) for name, aggregate in self.aggregates.items()}
         layout = Layout.of(columns, self.keys, aggregates)
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import Layout, Update
+from roster.state.aggregate import Keyed, Update
 from roster.state.byte_slices import Structs, spread
 from roster.state.event_time import (
     AT,
@@ -71,7 +71,7 @@ Chosen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamJoin:
+class StreamJoin(Keyed):
     """The operator of `join`. Rows of both sides come in one table, see `joined_columns`.
 
     times: columns with the times of both sides. right: columns of the right side in the results. how: one of
@@ -80,7 +80,6 @@ class StreamJoin:
     Raises StateError for a time that is not positive or a grace period below 0, and for columns that do not fit.
     """
 
-    keys: tuple[str, ...]
     times: tuple[str, str]
     right: tuple[str, ...]
     within: timedelta
@@ -98,11 +97,6 @@ class StreamJoin:
     def keeps_all(self) -> bool:
         """True if rows without a partner are results, once none can arrive any more."""
         return self.how in {"left", "full"}
-
-    @property
-    def result_keys(self) -> tuple[str, ...]:
-        """Columns that form the record key."""
-        return self.keys
 
     @property
     def time_column(self) -> str:
@@ -130,14 +124,6 @@ class StreamJoin:
         """What is kept, by name."""
         bounds = {} if self.bounds is None else {"bounds": [str(each) for each in self.bounds]}
         return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": self.how, **bounds}
-
-    def key_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of the state's keys."""
-        return pa.schema([columns.field(name) for name in self.keys])
-
-    def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return None: values are rows."""
-        return None
 
     def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns of both sides' rows, which are the state's values."""
@@ -359,7 +345,7 @@ class _Needed:
         parts = [np.zeros(0, _Named)]
         for side in sides:
             rows = side.rows()
-            own = _unique(side.number, rows.codes, np.floor_divide(rows.times, within))
+            own, _ = _distinct(_named(side.number, rows.codes, np.floor_divide(rows.times, within)))
             near = np.repeat(own, len(_NEIGHBOURS))
             near["side"] = 1 - side.number
             near["bucket"] += np.tile(_NEIGHBOURS, len(own))
@@ -376,10 +362,10 @@ class _Needed:
         return stored_rows[LEFT], stored_rows[RIGHT]
 
 
-def _unique(side: int, codes: Times, buckets: Times) -> Structs:
+def _named(side: int, codes: Times, buckets: Times) -> Structs:
     names = np.zeros(len(codes), _Named)
     names["side"], names["code"], names["bucket"] = side, codes, buckets
-    return _distinct(names)[0]
+    return names
 
 
 def _distinct(names: Structs) -> tuple[Structs, Times]:
@@ -403,9 +389,7 @@ def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: 
         is_kept = rows.times >= bound
         buckets = np.floor_divide(rows.times, within)[is_kept]
         kept_codes = rows.codes[is_kept]
-        names = np.zeros(len(buckets), _Named)
-        names["side"], names["code"], names["bucket"] = side.number, kept_codes, buckets
-        own, places = _distinct(names)
+        own, places = _distinct(_named(side.number, kept_codes, buckets))
         keys = _row_keys(side.number, codes, own)
         old = store.multi_get(keys)
         values = side.layout.appended(old, rows.table.filter(pa.array(is_kept)), rows.times[is_kept], places)

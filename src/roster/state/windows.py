@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
-from roster.state.aggregate import Layout, Update, aggregate
+from roster.state.aggregate import Keyed, Layout, Update, aggregate
 from roster.state.aggregate_functions import Aggregate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, with_entries
@@ -124,17 +125,16 @@ def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggrega
 
 
 @dataclass(frozen=True, slots=True)
-class EventTimeAggregation:
+class EventTimeAggregation(Keyed):
     """Aggregates by key and window of event time. With `final` each window has one result, when it is closed."""
 
-    keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
     window: Window | SessionWindow
     final: bool
 
     @property
+    @override
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that identify a result."""
         return (START, *self.keys)
 
     @property
@@ -171,12 +171,12 @@ class WindowedAggregation(EventTimeAggregation):
             window["start"] = str(self.window.start)
         return {"operator": "aggregate", "window": window}
 
+    @override
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of the state's keys."""
         return pa.schema([pa.field(START, _KIND), *(columns.field(name) for name in self.keys)])
 
+    @override
     def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return the layout of the state's values."""
         return Layout.of(columns, self.result_keys, self.aggregates)
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
@@ -188,7 +188,8 @@ class WindowedAggregation(EventTimeAggregation):
         results, changes = self._closed(placed.schema, update, store, clock.now)
         late, lateness = left_out(table, taken, clock.times, clock.at)
         counted: dict[str, Any] = {"late": len(table) - len(taken), "late_rows": late, "lateness": lateness}
-        return Update(self._with_ends(results), clock.with_times(changes), **counted)
+        ends = pc.add(results[START].cast(pa.int64()), microseconds(self.window.size) // 1000).cast(_KIND)
+        return Update(results.add_column(1, END, ends), clock.with_times(changes), **counted)
 
     def _placed(self, table: pa.Table, times: Times, has: np.ndarray, stream_times: Times) -> tuple[pa.Table, Times]:
         """Return a row for each open window of each row, and the indexes of rows with one."""
@@ -230,11 +231,6 @@ class WindowedAggregation(EventTimeAggregation):
             ]
             changes = with_entries(changes, stored, [None] * len(stored))
         return emitted, changes
-
-    def _with_ends(self, results: pa.Table) -> pa.Table:
-        size = microseconds(self.window.size) // 1000
-        ends = pc.add(results[START].cast(pa.int64()), size).cast(_KIND)
-        return results.add_column(1, END, ends)
 
 
 def _bound(start: int) -> bytes:

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from roster.state.aggregate import Layout, result_of
 from roster.state.aggregate_functions import has_of
-from roster.state.byte_slices import Column, Structs, as_bytes, raw
+from roster.state.byte_slices import Column, Structs, as_bytes, as_int64, raw
 from roster.state.collected import data_of, lists_of
 from roster.state.event_time import Times, microseconds
+from roster.state.keys import big_endian
 
 MOMENT = pa.timestamp("us", "UTC")
 _SIGN = np.uint64(1 << 63)
@@ -57,10 +58,7 @@ def free_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
 
 def ordered_times(times: Times) -> pa.Array:
     """Return `ordered_time` of each time as bytes."""
-    data = np.ascontiguousarray((times.astype(np.int64).view(np.uint64) ^ _SIGN).astype(">u8"))
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(data), [None, pa.py_buffer(data)]).cast(
-        pa.large_binary()
-    )
+    return big_endian(pa.array(times, pa.int64())).cast(pa.large_binary())
 
 
 def times_at(data: Any, starts: Any) -> Times:
@@ -171,7 +169,8 @@ class AggregateRows:
             elif pa.types.is_decimal(plain.type):
                 rows[name] = raw(plain)
             else:
-                rows[name] = _as_numbers(plain).fill_null(0).to_numpy(zero_copy_only=False)
+                numbers = plain if pa.types.is_floating(plain.type) else as_int64(plain)
+                rows[name] = numbers.fill_null(0).to_numpy(zero_copy_only=False)
         return texts
 
 
@@ -181,10 +180,3 @@ def _is_list(layout: Layout, name: str) -> bool:
 
 def _valid(values: Column, has: npt.NDArray[np.bool_]) -> Any:
     return pc.if_else(pa.array(has), values, pa.scalar(None, values.type))
-
-
-def _as_numbers(column: Column) -> Column:
-    if pa.types.is_date32(column.type):
-        return column.cast(pa.int32())
-    is_int64 = pa.types.is_timestamp(column.type) or pa.types.is_boolean(column.type)
-    return column.cast(pa.int64()) if is_int64 else column

@@ -204,11 +204,6 @@ def name_of(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def exports_in(folder: Folder) -> list[str]:
-    """Return the names of the whole exports in a folder, oldest first."""
-    return [name for name in _moments(folder) if folder.size(f"{name}/{MANIFEST}") is not None]
-
-
 def last_before(folder: Folder, before: datetime | None = None) -> tuple[Folder, Manifest]:
     """Return the last export of a moment before `before`, None: the last. A folder may be an export itself.
 
@@ -219,7 +214,8 @@ def last_before(folder: Folder, before: datetime | None = None) -> tuple[Folder,
         if before is not None and manifest.moment >= before:
             raise FolderError(f"{folder.shown} is of {manifest.at}, not before {before.isoformat()}")
         return folder, manifest
-    names = exports_in(folder)
+    moments = [name for name in folder.folders() if _NAME.fullmatch(name)]
+    names = [name for name in moments if folder.size(f"{name}/{MANIFEST}") is not None]
     for name in reversed(names):
         # The moment of the state is a little later than that of the name.
         if before is None or name <= name_of(before):
@@ -229,7 +225,3 @@ def last_before(folder: Folder, before: datetime | None = None) -> tuple[Folder,
     if before is not None and names:
         raise FolderError(f"{folder.shown} has no export before {before.isoformat()}; the first is {names[0]}")
     raise FolderError(f"{folder.shown} has no {MANIFEST}: not an export, or an unfinished one")
-
-
-def _moments(folder: Folder) -> list[str]:
-    return [name for name in folder.folders() if _NAME.fullmatch(name)]
