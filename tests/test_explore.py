@@ -6,8 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
-from tests.explore import passes
+from tests.explore import explore, passes, steps
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -35,3 +36,19 @@ def test_a_round_that_is_cut_has_failed_if_a_test_of_it_has(tmp_path: Path, outc
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
     command += ["--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path / "test_round.py")]
     assert passes(command, 1, Begun()) is (outcome == "passes")  # type: ignore[arg-type]
+
+
+def test_a_short_run_has_time_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, begun = 0.0, []
+
+    def cut(command: list[str], seed: int, until: float) -> bool:
+        """A step that takes all the time it gets."""
+        nonlocal now
+        begun.append((command, until - now))
+        now = until
+        return True
+
+    monkeypatch.setattr("tests.explore.passes", cut)
+    monkeypatch.setattr("tests.explore.monotonic", lambda: now)
+    assert CliRunner().invoke(explore, ["9", "--seed", "1"]).exit_code == 0
+    assert begun == [(command, 180.0) for command in steps(1)]
