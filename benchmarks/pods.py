@@ -1,7 +1,7 @@
 """How long partitions stand still when pods of deploy/kubernetes restart, come, go, die or freeze: as processes here.
 
     python -m benchmarks pods
-    python -m benchmarks.pods [--broker roster|apache|HOST:PORT] [--event restart ...]
+    python -m benchmarks.pods [--broker roster|apache|HOST:PORT] [--event restart ...] [--bare]
 
 Two pods, `totals-0` and `totals-1`, run the program of deploy/kubernetes with its settings, each with a disk of its
 own, on a topic of 6 partitions that gets 400 orders a second. The group's committed offsets are looked at ten times a
@@ -9,11 +9,15 @@ second. A partition stands still from one time that its offset has moved to the 
 
 `its own`: the longest that a partition stood still whose owner changed, or was the pod that the event is about;
 `others`: the same of all other partitions; `before`: of all, in ten seconds before the event.
+
+With `--bare` a pod is the driver's loop with member and sink alone (`tests/deploy/bare_driver.py`), which copies
+records exactly once: what the group costs, without the start of Python, Java and Spark, and without state.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import signal
@@ -25,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from typing_extensions import override
 
@@ -34,6 +39,8 @@ from benchmarks.peers import MissingError
 from benchmarks.pipeline import broker
 from roster.client import Admin, ClientError
 from roster.model import TopicPartition
+from tests.deploy.bare_driver import RESULTS as COPIES
+from tests.deploy.bare_driver import drive
 from tests.real.realparts.apache import free_ports
 
 GROUP, PARTITIONS = "totals", 6
@@ -42,17 +49,43 @@ CALM, QUIET_SECONDS = 3.0, 10.0
 PATIENCE = 300.0
 
 
+class Bare:
+    """What `subprocess.Popen` is, of a driver without Spark."""
+
+    def __init__(self, *arguments: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.deploy.bare_driver"])
+        self._process = context.Process(target=drive, args=arguments, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
 class Pods:
     """Pods by their names, each a process with all that it starts."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, bootstrap: str, folder: Path, *, are_bare: bool) -> None:
+        self._bootstrap, self._folder, self._are_bare = bootstrap, folder, are_bare
         self._client = folder / "client.properties"
         self._client.write_text(f"bootstrap.servers={bootstrap}\n")
-        self.running: dict[str, subprocess.Popen[str]] = {}
-        self.started: list[subprocess.Popen[str]] = []
+        self.running: dict[str, Any] = {}
+        self.started: list[Any] = []
 
     def start(self, name: str) -> None:
+        if self._are_bare:
+            log = str(self._folder / f"{name}.log")
+            self.running[name] = Bare("kafka", self._bootstrap, "", None, "", log, name, GROUP, ORDERS)
+            self.started.append(self.running[name])
+            return
         (port,) = free_ports(1)
         given = {"KAFKA_CLIENT": str(self._client), "SPARK_MASTER": "local[2]", "STATE_DIR": str(self._folder / name)}
         given |= {"HTTP": f"127.0.0.1:{port}", "POD_NAME": name}
@@ -105,6 +138,7 @@ class Standing(Beside):
                     committed = admin.group_offsets(GROUP, partitions, stable=False)
                     members = admin.describe_group(GROUP).members
                 except ClientError:  # there is no group yet
+                    self._calm_from = time.monotonic()
                     continue
                 now = time.monotonic()
                 self.owners = {p: member.instance_id for member in members for p in member.assignment}
@@ -157,12 +191,12 @@ EVENTS: Mapping[str, tuple[str, Callable[[Pods], None]]] = {
 """The pod that it is about, and what happens, in this order; "replaced" is frozen first, "lost" does not come back."""
 
 
-def measure(bootstrap: str, folder: Path, events: Sequence[str]) -> None:
+def measure(bootstrap: str, folder: Path, events: Sequence[str], *, are_bare: bool) -> None:
     """Let the events happen one after the other; print a line for each."""
     with closing(Admin(bootstrap)) as admin:
-        for topic in (ORDERS, RESULTS):
+        for topic in (ORDERS, RESULTS, COPIES):
             admin.create_topic(topic, PARTITIONS)
-    pods = Pods(bootstrap, folder)
+    pods = Pods(bootstrap, folder, are_bare=are_bare)
     print(f"{'seconds':<12}{'its own':>8}{'others':>8}{'before':>8}   load", flush=True)
     try:
         for name in ("totals-0", "totals-1"):
@@ -196,10 +230,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="roster")
     parser.add_argument("--event", action="append", choices=EVENTS)
+    parser.add_argument("--bare", action="store_true")
     given = parser.parse_args(words)
     try:
         with TemporaryDirectory() as folder, broker(given.broker, Path(folder)) as (bootstrap, _):
-            measure(bootstrap, Path(folder), given.event or list(EVENTS))
+            measure(bootstrap, Path(folder), given.event or list(EVENTS), are_bare=given.bare)
     except MissingError as missing:
         print(f"*** MISSING: {missing}", flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -91,20 +92,30 @@ class BareRunner:
         return time.monotonic()
 
 
-def drive(kind: str, bootstrap: str, place: str, step: int, freeze: str, log: str) -> None:
-    """Run until it is replaced; a process of its own, in its own group."""
+def drive(
+    kind: str,
+    bootstrap: str,
+    place: str,
+    step: int | None,
+    freeze: str,
+    log: str,
+    name: str = "bare-0",
+    group: str = "bare",
+    topic: str = NUMBERS,
+) -> None:
+    """Run until it is replaced or gets SIGTERM; a process of its own, in its own process group."""
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    freeze_at(STEPS[kind][step], Path(freeze))
-    consumer = {"group.instance.id": "bare-0", "session.timeout.ms": 45_000}
+    if step is not None:
+        freeze_at(STEPS[kind][step], Path(freeze))
     options = Options(
         None,  # type: ignore[arg-type]  # no session
         bootstrap=bootstrap,
-        group="bare",
-        topics=(NUMBERS,),
-        consumer=consumer,
+        group=group,
+        topics=(topic,),
+        consumer={"group.instance.id": name},
         trigger_interval_ms=50,
         starting_offsets="earliest",
     )
@@ -114,8 +125,10 @@ def drive(kind: str, bootstrap: str, place: str, step: int, freeze: str, log: st
         runner: Any = BareRunner(bootstrap, OF_KAFKA if kind == "kafka" else OF_TABLES)
         try:
             with closing(group_member(options)) as member:
+                loop = DriverLoop(member, runner, bound, options)
+                signal.signal(signal.SIGTERM, lambda *_: loop.stop())
                 member.start()
-                DriverLoop(member, runner, bound, options).run(available_now=False)
+                loop.run(available_now=False)
         except FencedInstanceError as error:
             print(f"this driver has been replaced: {error}", file=sys.stderr, flush=True)
             sys.exit(REPLACED)
