@@ -5,8 +5,8 @@
 
 Each round is a new process with `local[2]`, that of Connect with the server that PySpark's wheel has: imports and
 session, the first result, then `createDataFrame` of an Arrow table, `mapInArrow` of a function that returns its rows,
-and `toArrow`: of 1,000,000 rows (a key and 100 bytes), of 100 rows, and of 100 rows by SQL in place of the function.
-Medians; what is small is done 50 times. Needs grpcio and grpcio-status.
+and `toArrow`: of 100,000 rows (a key and 100 bytes), of 100 rows, and of 100 rows by SQL in place of the function.
+Medians; what is small is done 25 times. Needs grpcio and grpcio-status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BEGAN = time.monotonic()
-ROWS, SMALL, TIMES, WARM = 1_000_000, 100, 50, 10
+ROWS, SMALL, TIMES, WARM = 100_000, 100, 25, 5
 SCHEMA = "key string, value binary"
 LINES = (
     "session",
