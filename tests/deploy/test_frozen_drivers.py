@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 PARTITIONS = 2
-SINKS = ("kafka", "parquet", "delta", "iceberg", "postgres")
+SINKS = ("kafka", "parquet", "delta", "iceberg", pytest.param("postgres", marks=pytest.mark.real))
 PATIENCE = 120
 SEED = int(os.environ.get("ROSTER_KILL_SEED", "1"))
 
