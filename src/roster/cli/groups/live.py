@@ -31,11 +31,11 @@ class View(Generic[E_contra]):
         """Called once, whatever the end is."""
 
 
-def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> View[Told]:
-    """The picture by `draw` if stdout is a terminal; else events and `say`, every so many seconds."""
+def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp) -> View[Told]:
+    """The picture by `draw` if stdout is a terminal; else events and `say`."""
     console = Console(highlight=False)
     is_screen = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, draw) if is_screen else PlainView(say, stamp, every_s)
+    return LiveView(console, draw) if is_screen else PlainView(say, stamp)
 
 
 class LiveView(View[Told]):
@@ -68,7 +68,7 @@ class LiveView(View[Told]):
 class PlainView(View[Told]):
     """Each event once as a line, and the figures every few seconds."""
 
-    def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float) -> None:
+    def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> None:
         self._say, self._stamp, self._every_s, self._next = say, stamp, every_s, every_s
 
     def seen(self, events: Sequence[Told], now: float) -> None:
