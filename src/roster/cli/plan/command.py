@@ -15,7 +15,7 @@ from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.output import print_json_line
-from roster.cli.plan.options import AssignorName, assignors_with, evaluate_or_fail, lag_options
+from roster.cli.plan.options import AssignorName, evaluate_or_fail
 from roster.cli.plan.output import as_json, compare, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import read_problem, read_tasks
 from roster.cli.recorded import group_history
@@ -23,7 +23,7 @@ from roster.cli.strict_json import InputError
 from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from roster.assignors import Assignor
     from roster.client import LiveGroup
@@ -102,7 +102,6 @@ def _reset(_context: click.Context, _option: click.Parameter, value: str) -> str
     help="With --group: where reading starts in partitions without a committed offset: earliest, latest, none, or "
     "by_duration:PT1H.",
 )
-@lag_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
 @cluster_options
 def plan(
@@ -115,7 +114,6 @@ def plan(
     reset: str,
     as_document: bool,
     target: Target,
-    **options: float | None,
 ) -> int:
     """Answer problems line by line, or plan for a live group; the exit code."""
     if group is not None:
@@ -123,7 +121,7 @@ def plan(
             raise UserError("--group plans for a live group; leave FILE out")
         if TASKS in names:
             raise UserError("--assignor: tasks reads problems; `roster groups describe` shows the tasks of a group")
-        assignors = _chosen(names, options, with_lag=with_lag or history_folder is not None)
+        assignors = _chosen(names, with_lag=with_lag or history_folder is not None)
         wants_lag = with_lag or any(assignor.wants_lag for assignor in assignors)
         live = _weighed(_live(group, target, reset, with_lag=wants_lag), history_folder)
         compare(live, assignors, as_document=as_document, explained=explained)
@@ -138,15 +136,13 @@ def plan(
     if source is None and sys.stdin.isatty():
         click.echo("roster: reads problems from the terminal, one JSON object a line; Ctrl-D ends", err=True)
     (chosen_one,) = names
-    known = assignors_with(options, names)
-    assignor = known.get(chosen_one) if isinstance(chosen_one, str) else chosen_one
+    assignor = ASSIGNORS.get(chosen_one) if isinstance(chosen_one, str) else chosen_one
     return _plan_lines(lines, assignor, explained=explained)
 
 
-def _chosen(names: Sequence[str | Assignor], options: Mapping[str, object], *, with_lag: bool) -> list[Assignor]:
-    chosen = names or [name for name, assignor in ASSIGNORS.items() if with_lag or not assignor.wants_lag]
-    known = assignors_with(options, chosen)
-    return [known[assignor] if isinstance(assignor, str) else assignor for assignor in dict.fromkeys(chosen)]
+def _chosen(names: Sequence[str | Assignor], *, with_lag: bool) -> list[Assignor]:
+    chosen = names or [assignor for assignor in ASSIGNORS.values() if with_lag or not assignor.wants_lag]
+    return [ASSIGNORS[assignor] if isinstance(assignor, str) else assignor for assignor in dict.fromkeys(chosen)]
 
 
 def _plan_lines(lines: Iterable[bytes], assignor: Assignor | None, *, explained: bool) -> int:
