@@ -1,4 +1,4 @@
-"""`roster users` and `roster acls`: in a data directory, and against a running broker."""
+"""`roster users`: in a data directory, and against a running broker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from roster.cli.root import run
 from tests.broker.secured import PASSWORDS, Secured, secured_broker
+from tests.broker.test_secured_clients import acl, confluent_admin
 from tests.real.realparts.cluster import unique
 
 if TYPE_CHECKING:
@@ -84,36 +86,17 @@ def test_a_user_is_added_and_given_rights_while_the_broker_runs(
     assert run(["topics", "create", f"{topic}-hidden", "--command-config", admin]) == 0
     assert run(["load", str(tmp_path / "shops.csv"), "--topic", f"{topic}-hidden", "--command-config", nina]) == 2
     assert "or this user lacks DESCRIBE on it; pass --partitions N" in capsys.readouterr().err
-    right = ["--operation", "create", "--operation", "describe", "--topic", "shop", "--prefixed"]
-    assert run(["acls", "add", "--allow", "User:nina", *right, "--config", admin]) == 0
+    rights = [acl("nina", ResourceType.TOPIC, "shop", right) for right in (AclOperation.CREATE, AclOperation.DESCRIBE)]
+    authority = confluent_admin(secured)
+    for done in authority.create_acls(rights).values():
+        done.result(60)
     assert run(["topics", "create", topic, "--command-config", nina]) == 0
-    assert run(["acls", "list", "--principal", "User:nina", "--json", "--config", admin]) == 0
-    out = capsys.readouterr().out
-    assert [acl["operation"] for acl in json.loads(out[out.index("[") :])] == ["create", "describe"]
-    assert run(["acls", "remove", "--principal", "User:nina", "--yes", "--config", admin]) == 0
-    assert "removed 2 ACLs" in capsys.readouterr().out
     assert run(["users", "remove", "nina", "--yes", "--config", admin]) == 0
     assert run(["topics", "list", "--config", nina]) == 1
     assert "refused user 'nina'" in capsys.readouterr().err
 
 
-def test_rights_to_look_at_users_and_acls(secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_right_to_look_at_users(secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     otto = config(secured, tmp_path / "otto.properties", "otto", PASSWORDS["otto"])
-    for command in ("users", "acls"):
-        assert run([command, "list", "--config", otto]) == 1
-        assert "Grant this client DESCRIBE on the cluster" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--allow", "nina", "--topic", "t"], "write User:nina"),
-        (["--topic", "t"], "--allow: name a principal"),
-        (["--allow", "User:nina"], "give one of --topic"),
-        (["--allow", "User:nina", "--topic", "t", "--group", "g"], "give one of --topic"),
-        (["--allow", "User:nina", "--cluster", "--prefixed"], "--prefixed"),
-    ],
-)
-def test_mistakes_are_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["acls", "add", "--operation", "read", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert run(["users", "list", "--config", otto]) == 1
+    assert "Grant this client DESCRIBE on the cluster" in capsys.readouterr().err

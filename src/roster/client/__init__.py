@@ -29,7 +29,6 @@ from roster.client.errors import (
     TransactionAbortedError,
     UnknownGroupError,
     UnknownTopicError,
-    UnknownTransactionError,
     UnknownUserError,
     UnreachableError,
     UnsupportedError,
@@ -48,7 +47,6 @@ from roster.client.types import (
     Ownership,
     PartitionDescription,
     TopicDescription,
-    TransactionDescription,
     TransactionListing,
 )
 from roster.member.options import DEFAULT_ASSIGNORS
@@ -107,12 +105,10 @@ __all__ = [
     "TopicExistsError",
     "TotalLag",
     "TransactionAbortedError",
-    "TransactionDescription",
     "TransactionListing",
     "TransactionalProducer",
     "UnknownGroupError",
     "UnknownTopicError",
-    "UnknownTransactionError",
     "UnknownUserError",
     "UnreachableError",
     "UnsupportedError",

@@ -5,7 +5,7 @@ from random import Random
 from typing import Self
 
 from roster.client.cluster import Cluster
-from roster.client.coordinators import TRANSACTION, Coordinators
+from roster.client.coordinators import Coordinators
 from roster.client.errors import ClosedError, OptionError
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread, blocking
@@ -47,7 +47,6 @@ class Admin(TopicAdmin, LogOffsets, GroupAdmin, TransactionAdmin, SecurityAdmin)
         chance = Random()  # no secret
         self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, chance, security)
         self._coordinators = Coordinators(self._cluster)
-        self._transactions = Coordinators(self._cluster, TRANSACTION)
         self._loop: LoopThread | None = None
         self._closed = False
 

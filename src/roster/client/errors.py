@@ -82,10 +82,6 @@ class InvalidRequestError(ClientError, ValueError):
     """A value does not fit into a request; the message names the field."""
 
 
-class UnknownTransactionError(ClientError):
-    """There is no such transactional id, or no such transaction."""
-
-
 class UnknownUserError(ClientError):
     """The user has no SCRAM credentials."""
 

@@ -1,26 +1,16 @@
-"""Users with SCRAM credentials and ACLs of a cluster (KIP-554, KIP-140)."""
+"""Users with SCRAM credentials of a cluster (KIP-554)."""
 
 import asyncio
 import secrets
-from collections.abc import Collection
-from typing import Any
 
-from roster._json import JsonObject
 from roster.client.cluster import Cluster, expect
 from roster.client.errors import AuthorizationError, BrokerError, UnknownUserError
 from roster.client.loop import OnLoop, blocking
-from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
@@ -28,7 +18,7 @@ from roster.wire.sasl.scram import DEFAULT_ITERATIONS, MECHANISM_NUMBERS, SALT_B
 
 
 class SecurityAdmin(OnLoop):
-    """Requests about users and ACLs, which every broker passes on to the controller."""
+    """Requests about users, which every broker passes on to the controller."""
 
     _cluster: Cluster
 
@@ -86,70 +76,6 @@ class SecurityAdmin(OnLoop):
         response = expect(await self._cluster.request_any(request), AlterUserScramCredentialsResponse)
         for result in response.results:
             _check(result.error_code, result.error_message, f"change user {user!r}", "ALTER")
-
-    @blocking
-    async def create_acls(self, acls: Collection[AclBinding]) -> None:
-        """Create ACLs; those that are there already stay as they are."""
-        creations = [
-            CreateAclsRequest.AclCreation(
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                resource_pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ]
-        response = expect(await self._cluster.request_any(CreateAclsRequest(creations=creations)), CreateAclsResponse)
-        for result in response.results:
-            _check(result.error_code, result.error_message, "create the ACL", "ALTER")
-
-    @blocking
-    async def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """Return ACLs, all or those that a filter matches, sorted."""
-        request = DescribeAclsRequest(**_fields(wanted or AclFilter()))
-        response = expect(await self._cluster.request_any(request), DescribeAclsResponse)
-        _check(response.error_code, response.error_message, "describe the ACLs", "DESCRIBE")
-        return sorted(_binding(resource, acl) for resource in response.resources for acl in resource.acls)
-
-    @blocking
-    async def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Delete the ACLs that a filter matches, and return them, sorted."""
-        request = DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(wanted))])
-        response = expect(await self._cluster.request_any(request), DeleteAclsResponse)
-        deleted = []
-        for result in response.filter_results:
-            _check(result.error_code, result.error_message, "delete the ACLs", "ALTER")
-            for acl in result.matching_acls:
-                _check(acl.error_code, acl.error_message, "delete the ACL", "ALTER")
-                deleted.append(_binding(acl, acl))
-        return sorted(deleted)
-
-
-def _binding(resource: Any, acl: Any) -> AclBinding:
-    return AclBinding(
-        ResourceType(resource.resource_type),
-        resource.resource_name,
-        PatternType(resource.pattern_type),
-        acl.principal,
-        acl.host,
-        AclOperation(acl.operation),
-        AclPermission(acl.permission_type),
-    )
-
-
-def _fields(wanted: AclFilter) -> JsonObject:
-    return {
-        "resource_type_filter": wanted.resource_type,
-        "resource_name_filter": wanted.resource_name,
-        "pattern_type_filter": wanted.pattern_type,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
-    }
 
 
 def _check(value: int, message: str | None, what: str, right: str) -> None:

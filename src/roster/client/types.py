@@ -121,17 +121,3 @@ class TransactionListing:
     state: str
     producer_id: int
     broker: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """A transactional id as its coordinator sees it; `started_ms` is wall-clock time, None before any transaction."""
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    started_ms: int | None
-    partitions: list[TopicPartition]
-    coordinator: str

@@ -297,8 +297,8 @@ def _fix_of(error: ClientError | OtherClusterError, group: str, *, optional: boo
     fix = "Mend that"
     if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         fix = (
-            "Add the ACL, for example with `roster acls add --allow User:NAME --operation write --operation describe "
-            f"--transactional-id {group}- --prefixed`"
+            "Add the ACL, for example with `kafka-acls.sh --add --allow-principal User:NAME --operation Write "
+            f"--operation Describe --transactional-id {group}- --resource-pattern-type prefixed`"
         )
     return f"{fix}, or leave exactly_once out" if optional else fix
 
