@@ -56,9 +56,14 @@ class Secured:
 
 
 @contextlib.contextmanager
-def secured_broker(directory: Path, security: dict[str, Any] | None = None, **settings: Any) -> Iterator[Secured]:
+def secured_broker(
+    directory: Path,
+    security: dict[str, Any] | None = None,
+    certificates: Certificates | None = None,
+    **settings: Any,
+) -> Iterator[Secured]:
     """A broker on SASL_SSL with an authorizer; `security` replaces settings of BrokerSecurity."""
-    certificates = make_certificates(directory)
+    certificates = certificates or make_certificates(directory)
     data_dir = directory / "data"
     add_users(data_dir, PASSWORDS)
     chosen: dict[str, Any] = {

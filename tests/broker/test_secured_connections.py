@@ -16,6 +16,7 @@ import pytest
 
 from roster.broker import BrokerConfig, BrokerSecurity, BrokerStartError
 from roster.broker.request_limits import SERVED
+from roster.broker.security.principals import distinguished_name
 from roster.broker.security.session import FAILURE_DELAY_SECONDS
 from roster.client import Admin, AuthenticationError
 from roster.testing.broker import running_broker
@@ -33,6 +34,7 @@ from roster.wire.messages import (
 from tests.broker.fuzzed_frames import random_message
 from tests.broker.rawclient import RawClient
 from tests.broker.secured import PASSWORDS, Secured, secured_broker
+from tests.real.realparts.secured import make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +48,15 @@ PLAIN = {"protocol": "SASL_PLAINTEXT", "ssl_keystore_location": None}
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A listener that asks for client certificates."""
     directory = tmp_path_factory.mktemp("tls")
+    certificates = make_certificates(directory)
+    subject = ssl._ssl._test_decode_cert(certificates["client"])["subject"]  # type: ignore[attr-defined]
     security = {
         "protocol": "SSL",
         "ssl_truststore_location": directory / "ca.pem",
         "ssl_client_auth": "required",
-        "ssl_principal_mapping_rules": "RULE:^CN=([a-z]+).*$/$1/",
-        "super_users": frozenset({"User:rita"}),
+        "super_users": frozenset({f"User:{distinguished_name(subject)}"}),
     }
-    with secured_broker(directory, security) as running:
+    with secured_broker(directory, security, certificates) as running:
         yield running
 
 
@@ -77,7 +80,7 @@ def mutual(secured: Secured, certificate: str = "client", ca: str = "ca") -> Adm
 
 def test_the_certificate_of_a_client_is_its_principal(tls: Secured) -> None:
     with mutual(tls) as admin:
-        assert admin.list_users()  # rita is a super user
+        assert admin.list_users()  # it is a super user's
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from roster.broker.listener import Admission, Slot
 from roster.broker.security.access import Access
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity, is_loopback
-from roster.broker.security.principals import PrincipalRules
+from roster.broker.security.principals import certificate_principal
 from roster.broker.security.session import ServerLogin
 from roster.broker.security.store import Users
 from roster.model.acl import WILDCARD, AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
@@ -289,30 +289,14 @@ def test_a_filter_made_of_an_acl_selects_it_and_its_equals_only(acls: list[AclBi
 # Certificates and settings
 
 
-@pytest.mark.parametrize(
-    ("rules", "principal"),
-    [
-        ("DEFAULT", "User:CN=rita,OU=Tills\\, south,O=Shop"),
-        ("RULE:^CN=([a-z]+),.*$/$1/", "User:rita"),
-        ("RULE:^CN=([a-z]+),.*$/$1@shop/U", "User:RITA@SHOP"),
-        ("RULE:^nothing$/x/, DEFAULT", "User:CN=rita,OU=Tills\\, south,O=Shop"),
-        ("RULE:^nothing$/x/", "User:ANONYMOUS"),
-    ],
-)
-def test_the_subject_of_a_certificate_is_a_principal(rules: str, principal: str) -> None:
+def test_the_subject_of_a_certificate_is_a_principal() -> None:
     subject = (
         (("organizationName", "Shop"),),
         (("organizationalUnitName", "Tills, south"),),
         (("commonName", "rita"),),
     )
-    assert PrincipalRules.parse(rules).principal({"subject": subject}) == principal
-    assert PrincipalRules.parse(rules).principal({}) == "User:ANONYMOUS"
-
-
-@pytest.mark.parametrize("rules", ["NONE", "RULE:a/b", "RULE:(/b/", "DEFAULT DEFAULT", "RULE:a/$1/"])
-def test_rules_that_are_malformed_name_the_option(rules: str) -> None:
-    with pytest.raises(BrokerStartError, match="--ssl-principal-mapping-rules"):
-        BrokerSecurity(ssl_principal_mapping_rules=rules)
+    assert certificate_principal({"subject": subject}) == "User:CN=rita,OU=Tills\\, south,O=Shop"
+    assert certificate_principal({}) == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize(

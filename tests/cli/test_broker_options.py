@@ -76,7 +76,6 @@ def test_each_option_sets_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path:
 NOT_THE_DEFAULT = {
     "protocol": "SASL_SSL",
     "ssl_client_auth": "required",
-    "ssl_principal_mapping_rules": "RULE:^CN=([a-z]+)$/$1/",
     "sasl_enabled_mechanisms": "PLAIN, SCRAM-SHA-256",
     "super_users": "User:a; User:b",
 }

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
-from roster.broker.security.principals import PrincipalRules
 from roster.model.options import declared, option
 from roster.security.settings import SecurityProtocol
 
@@ -42,12 +41,6 @@ class BrokerSecurity(SecurityProtocol):
     ssl_client_auth: str = option(
         "none", "whether clients show a certificate", choices=CLIENT_AUTH, kafka="ssl.client.auth", is_flag=True
     )
-    ssl_principal_mapping_rules: str = option(
-        "DEFAULT",
-        "how a certificate's name becomes a user, as in RULE:^CN=([a-z]+).*$/$1/",
-        kafka="ssl.principal.mapping.rules",
-        is_flag=True,
-    )
     sasl_enabled_mechanisms: tuple[str, ...] = option(
         MECHANISMS[1:],
         "of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, with commas between them",
@@ -74,11 +67,6 @@ class BrokerSecurity(SecurityProtocol):
     )
     allow_plaintext: bool = option(False, "listen without TLS where other machines can connect", is_flag=True)
 
-    @property
-    def principal_rules(self) -> PrincipalRules:
-        """How a certificate's subject becomes a principal."""
-        return PrincipalRules.parse(self.ssl_principal_mapping_rules)
-
     def __post_init__(self) -> None:
         for name, declaration in declared(BrokerSecurity).items():
             if problem := declaration.problem(getattr(self, name)):
@@ -91,7 +79,6 @@ class BrokerSecurity(SecurityProtocol):
         for name in self.super_users:
             if not name.startswith("User:") or len(name) == len("User:"):
                 raise BrokerStartError(f"--super-users: {name!r} is not a principal; write User:NAME")
-        self.principal_rules  # noqa: B018 - raises for rules that are malformed
 
     def _check_tls(self) -> None:
         files = {

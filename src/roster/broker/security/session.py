@@ -12,7 +12,7 @@ from roster.broker.errors import CloseConnection
 from roster.broker.security.access import Access
 from roster.broker.security.authorizer import Authorizer
 from roster.broker.security.config import BrokerSecurity
-from roster.broker.security.principals import ANONYMOUS, user
+from roster.broker.security.principals import ANONYMOUS, certificate_principal, user
 from roster.broker.security.store import SecurityStore
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import (
@@ -170,7 +170,6 @@ class Security:
     def __init__(self, config: BrokerSecurity, data_dir: Path) -> None:
         self.config = config
         self.store = SecurityStore(data_dir)
-        self.rules = config.principal_rules
         self.authorizer: Authorizer | None = None
         if config.authorizer:
             everyone = config.allow_everyone_if_no_acl_found
@@ -202,7 +201,7 @@ class Session:
         self._refusal = ""
         self.is_open = not security.config.uses_sasl
         """True once the client may send any request."""
-        principal = ANONYMOUS if security.config.uses_sasl else security.rules.principal(certificate)
+        principal = ANONYMOUS if security.config.uses_sasl else certificate_principal(certificate)
         self.access = Access(principal, host, security.authorizer)
 
     @property

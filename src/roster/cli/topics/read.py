@@ -12,12 +12,11 @@ from roster.cli.log_positions import PLACES, locate, parse_place, partition_opti
 from roster.cli.options import NAME, Target, cluster_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from roster.cli.topics.records import Record
 
 LEVELS = ("read_uncommitted", "read_committed")
-_MOST_LAST = 1_000_000
 
 
 @click.command(short_help="Print the records of a topic.")
@@ -26,7 +25,6 @@ _MOST_LAST = 1_000_000
     "--from", "start", metavar=PLACES, help="Where to begin; default: earliest, with --follow latest. TIME: ISO 8601."
 )
 @click.option("--to", "stop", metavar=PLACES, help="Where to stop, excluded; default: latest, as of the start.")
-@click.option("--last", type=click.IntRange(1, _MOST_LAST), metavar="N", help="Only the newest N records.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new records until Ctrl-C.")
 @partition_option
 @click.option(
@@ -42,7 +40,6 @@ def read(
     topic: str,
     start: str | None,
     stop: str | None,
-    last: int | None,
     follow: bool,
     only: tuple[int, ...],
     isolation_level: str,
@@ -56,13 +53,11 @@ def read(
     Records of open and aborted transactions are shown, as Kafka's console consumer does, unless --isolation-level
     is read_committed.
     """
-    if last is not None and start is not None:
-        raise UserError("--last: counts back from the end; leave --from out")
     if follow and stop is not None:
         raise UserError("--follow: has no end; leave --to out")
     with explained_imports("topics read"):
         from roster.cli.topics import records
-    begin_at = parse_place(start or ("latest" if follow and last is None else "earliest"), "--from")
+    begin_at = parse_place(start or ("latest" if follow else "earliest"), "--from")
     end_at = parse_place(stop or "latest", "--to")
     with admin(target) as cluster:
         chosen = partitions_of(cluster, topic, only)
@@ -72,20 +67,10 @@ def read(
         stops, _ = locate(cluster, end_at, chosen, begins, ends)
     widths = len(str(max(tp.partition for tp in chosen))), len(str(max(ends.values())))
     form: Callable[[Record], str] = records.as_json if as_json else lambda record: records.as_line(record, *widths)
-    reader, count = records.Reader(target, isolation_level), 0
-    if last is not None:
-        count += _print(reader.last(last, starts, stops), form)
-        starts = stops
-    if follow or last is None:
-        for batch in reader.read({tp: (starts[tp], None if follow else stops[tp]) for tp in starts}):
-            count += _print(batch, form)
+    count, ranges = 0, {tp: (starts[tp], None if follow else stops[tp]) for tp in starts}
+    for batch in records.read_records(target, ranges, is_committed=isolation_level == LEVELS[1]):
+        count += len(batch)
+        if batch:
+            click.echo("\n".join(map(form, batch)))
     if not count and not as_json:
         click.echo("no records", err=True)
-
-
-def _print(records: Iterable[Record], form: Callable[[Record], str]) -> int:
-    """Print records at once; return how many they are."""
-    lines = list(map(form, records))
-    if lines:
-        click.echo("\n".join(lines))
-    return len(lines)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import heapq
 import json
-from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -36,71 +33,42 @@ _MOST_BINARY = 32
 """Bytes of a binary value that a line shows."""
 
 
-class Reader:
-    """Reads ranges of one cluster; `isolation_level` is Kafka's."""
+def read_records(
+    target: Target, ranges: Mapping[TopicPartition, tuple[int, int | None]], *, is_committed: bool
+) -> Iterator[list[Record]]:
+    """Yield records of ranges of offsets as they come: in order within a partition, partitions mixed.
 
-    def __init__(self, target: Target, isolation_level: str) -> None:
-        self._target = target
-        self._settings = Settings(
-            is_committed=isolation_level == "read_committed", fail_on_data_loss=False, max_wait_ms=_WAIT_MS
-        )
+    The end of a range is excluded; one without an end is read on for ever. is_committed: leave out records of open and
+    aborted transactions.
 
-    def read(self, ranges: Mapping[TopicPartition, tuple[int, int | None]]) -> Iterator[list[Record]]:
-        """Yield records of ranges of offsets as they come: in order within a partition, partitions mixed.
+    Raises Failure if the cluster refused to be read, or could not be reached while records were still to come.
+    """
+    has_end, reported = any(end is not None for _, end in ranges.values()), ""
 
-        The end of a range is excluded; one without an end is read on for ever.
+    def on_silence(silence: float, problem: str, waiting: list[str]) -> None:
+        nonlocal reported
+        if has_end and silence > (UNREACHABLE_PATIENCE_S if problem else PATIENCE_S):
+            raise Failure(f"nothing could be read for {silence:.0f} s: {problem or f'waiting for {waiting[0]}'}")
+        if not has_end and problem and problem != reported:
+            reported = problem
+            click.echo(f"roster: waiting: {problem}", err=True)
 
-        Raises Failure if the cluster refused to be read, or could not be reached while records were still to come.
-        """
-        has_end, reported = any(end is not None for _, end in ranges.values()), ""
-
-        def on_silence(silence: float, problem: str, waiting: list[str]) -> None:
-            nonlocal reported
-            if has_end and silence > (UNREACHABLE_PATIENCE_S if problem else PATIENCE_S):
-                raise Failure(f"nothing could be read for {silence:.0f} s: {problem or f'waiting for {waiting[0]}'}")
-            if not has_end and problem and problem != reported:
-                reported = problem
-                click.echo(f"roster: waiting: {problem}", err=True)
-
-        try:
-            for batch in read_ranges(
-                parse_addresses(self._target.bootstrap),
-                self._target.client_id,
-                [(*tp, start, INT64_MAX if end is None else end) for tp, (start, end) in ranges.items()],
-                self._settings,
-                headers=True,
-                security=self._target.security,
-                on_silence=on_silence,
-            ):
-                reported = ""
-                yield records_of(batch)
-        except FetchError as error:
-            bad = error.unreadable
-            hint = "" if bad is None else f"; to go on behind it: -p {bad.partition} --from {bad.last_offset + 1}"
-            raise Failure(f"cannot read: {error}{hint}") from error
-
-    def last(
-        self, number: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> list[Record]:
-        """Return the newest records before `ends`, at most `number` of all partitions together, the newest last.
-
-        Offsets outnumber records in topics that are compacted or written in transactions, so a partition that yields
-        too few records is read again from further back.
-        """
-        newest: dict[TopicPartition, deque[Record]] = {}
-        reach = number
-        while wanting := [tp for tp in ends if tp not in newest]:
-            last_of = {tp: deque[Record](maxlen=number) for tp in wanting}
-            starts = {tp: max(begins[tp], ends[tp] - reach) for tp in wanting}
-            for records in self.read({tp: (starts[tp], ends[tp]) for tp in wanting}):
-                for record in records:
-                    last_of[record.place].append(record)
-            newest |= {
-                tp: records for tp, records in last_of.items() if len(records) == number or starts[tp] == begins[tp]
-            }
-            reach *= 8
-        backwards = heapq.merge(*map(reversed, newest.values()), key=lambda record: -(record.timestamp or 0))
-        return list(islice(backwards, number))[::-1]
+    try:
+        for batch in read_ranges(
+            parse_addresses(target.bootstrap),
+            target.client_id,
+            [(*tp, start, INT64_MAX if end is None else end) for tp, (start, end) in ranges.items()],
+            Settings(is_committed=is_committed, fail_on_data_loss=False, max_wait_ms=_WAIT_MS),
+            headers=True,
+            security=target.security,
+            on_silence=on_silence,
+        ):
+            reported = ""
+            yield records_of(batch)
+    except FetchError as error:
+        bad = error.unreadable
+        hint = "" if bad is None else f"; to go on behind it: -p {bad.partition} --from {bad.last_offset + 1}"
+        raise Failure(f"cannot read: {error}{hint}") from error
 
 
 class Record(NamedTuple):
@@ -114,11 +82,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-
-    @property
-    def place(self) -> TopicPartition:
-        """Topic and partition."""
-        return TopicPartition(self.topic, self.partition)
 
 
 def records_of(batch: pa.RecordBatch) -> list[Record]:
