@@ -46,7 +46,8 @@ import numpy as np
 from numba import njit, types
 from roster.wire.columns import decode_kernel, decode_layout
 for name, parameters in decode_layout.SIGNATURES.items():
-    kinds = [types.int64 if kind is None else types.CPointer(getattr(types, kind)) for kind in parameters.values()]
+    of = lambda kind: types.int64 if kind == '-' else types.CPointer(getattr(types, kind))
+    kinds = [of(kind) for kind in parameters.split()]
     njit(types.int64(*kinds), cache=True, error_model="numpy")(getattr(decode_kernel, name).py_func)
 """
 

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _DIGEST = hashlib.sha256().digest_size
 _PREFIX = "roster_"
+_NUMBER = "-"
+"""Type of a parameter that is a number, in a signature; the others are arrays."""
 
 
 class Loops(NamedTuple):
@@ -44,7 +46,7 @@ class Loops(NamedTuple):
 
     module: str
     made_of: tuple[str, ...]
-    signatures: Mapping[str, Mapping[str, str | None]]
+    signatures: Mapping[str, str]
 
     def __hash__(self) -> int:
         return hash(self.module)
@@ -91,9 +93,9 @@ class NativeKernel:
         for name, parameters in loops.signatures.items():
             setattr(self, name, self._function(name, parameters))
 
-    def _function(self, name: str, parameters: Mapping[str, str | None]) -> Callable[..., int]:
+    def _function(self, name: str, parameters: str) -> Callable[..., int]:
         """Wrap a function in numba's calling convention, which returns result and error through pointers."""
-        arrays = [kind is not None for kind in parameters.values()]
+        arrays = [kind != _NUMBER for kind in parameters.split()]
         types = [ctypes.c_void_p if is_array else ctypes.c_int64 for is_array in arrays]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)
         function = prototype(self._engine.get_function_address(_PREFIX + name))
@@ -151,7 +153,7 @@ def build(loops: Loops = READ) -> bytes:
     llvm.initialize_native_asmprinter()
     module = llvm.parse_assembly("")
     for name, parameters in loops.signatures.items():
-        kinds = [types.int64 if kind is None else pointer(getattr(types, kind)) for kind in parameters.values()]
+        kinds = [types.int64 if kind == _NUMBER else pointer(getattr(types, kind)) for kind in parameters.split()]
         compiled = njit(types.int64(*kinds), **module_of_loops.OPTIONS)(getattr(module_of_loops, name).py_func)
         (text,) = compiled.inspect_llvm().values()
         (symbol,) = [key for key in _defined(text) if f"{len(name)}{name}B" in key]

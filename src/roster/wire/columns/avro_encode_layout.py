@@ -13,19 +13,8 @@ LONG, INT, BYTES, PLAIN, DECIMAL, CONSTANT, LIST, NEXT, NOTE, END = range(10)
 and as many as needed. CONSTANT: X bytes of the pool. LIST and NEXT: X is the dimension of the items; NEXT goes to
 BEHIND for another. NOTE: nothing but the branch."""
 
-SIGNATURES: dict[str, dict[str, str | None]] = {
-    "avro_encode": {
-        "rows": None,
-        "pool": "uint8",
-        "code": "int64",
-        "counts": "int64",
-        "ends": "int64",
-        "data8": "uint8",
-        "data32": "int32",
-        "data64": "int64",
-        "out": "uint8",
-        "offsets": "int32",
-        "state": "int64",
-    }
+SIGNATURES = {
+    "avro_encode": "- uint8 int64 int64 int64 uint8 int32 int64 uint8 int32 int64",
 }
-"""Parameters of the compiled function. `data8` to `data64` are one memory."""
+"""Parameters of the loop, in their order: arrays by the type of their elements, and numbers (-). `data8` to
+`data64` are one memory."""

@@ -39,26 +39,8 @@ PROBLEMS = {
 }
 """Why a value was refused."""
 
-SIGNATURES: dict[str, dict[str, str | None]] = {
-    "avro": {
-        "rows": None,
-        "nulls": None,
-        "data": "uint8",
-        "begins": "int64",
-        "starts": "int64",
-        "ends": "int64",
-        "pool": "uint8",
-        "code": "int64",
-        "tables": "int64",
-        "counts": "int64",
-        "left": "int64",
-        "out8": "uint8",
-        "out32": "int32",
-        "out64": "int64",
-        "float32": "float32",
-        "float64": "float64",
-        "told": "uint8",
-    }
+SIGNATURES = {
+    "avro": "- - uint8 int64 int64 int64 uint8 int64 int64 int64 int64 uint8 int32 int64 float32 float64 uint8",
 }
-"""Parameters of the compiled function: arrays by the type of their elements, and numbers (None). `out8` to `float64`
+"""Parameters of the loop, in their order: arrays by the type of their elements, and numbers (-). `out8` to `float64`
 are one memory."""

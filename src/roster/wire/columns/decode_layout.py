@@ -72,47 +72,12 @@ MOST_ROWS, MOST_KEYS, MOST_VALUES, MOST_HEADERS, MOST_NAMES, MOST_DATAS = range(
 LIMITS = 6
 """Sizes of the outputs of `fill`: rows, bytes of keys and values, headers, bytes of their names and values."""
 
-_ENTRIES = {"rows": None, "key_ends": "int64", "keys": "uint8", "value_ends": "int64", "values": "uint8"}
-
 SIGNATURES = {
-    "seal": {**_ENTRIES, "places": "int64", "out": "uint8"},
-    "unsound": {**_ENTRIES, "residue": None},
-    "join": {"rows": None, "before": "uint8", "size": None, "ends": "int64", "data": "uint8"}
-    | {"places": "int64", "out": "uint8"},
-    "scan": {
-        "data": "uint8",
-        "parts": "int64",
-        "count": None,
-        "committed": None,
-        "producers": "int64",
-        "firsts": "int64",
-        "active": "uint8",
-        "state": "int64",
-        "table": "int64",
-        "room": None,
-    },
-    "fill": {
-        "data": "uint8",
-        "table": "int64",
-        "batches": None,
-        "with_headers": None,
-        "limits": "int64",
-        "state": "int64",
-        "offsets": "int64",
-        "timestamps": "int64",
-        "key_ends": "int32",
-        "keys": "uint8",
-        "key_bits": "uint8",
-        "value_ends": "int32",
-        "values": "uint8",
-        "value_bits": "uint8",
-        "header_ends": "int32",
-        "header_bits": "uint8",
-        "name_ends": "int32",
-        "names": "uint8",
-        "data_ends": "int32",
-        "datas": "uint8",
-        "data_bits": "uint8",
-    },
+    "seal": "- int64 uint8 int64 uint8 int64 uint8",
+    "unsound": "- int64 uint8 int64 uint8 -",
+    "join": "- uint8 - int64 uint8 int64 uint8",
+    "scan": "uint8 int64 - - int64 int64 uint8 int64 int64 -",
+    "fill": "uint8 int64 - - int64 int64 int64 int64 int32 uint8 uint8 int32 uint8 uint8 int32 uint8 int32 uint8 "
+    "int32 uint8 uint8",
 }
-"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
+"""Parameters of the loops, in their order: arrays by the type of their elements, and numbers (-)."""

@@ -13,46 +13,10 @@ DONE, BAD_PARTITION = 0, -1
 AT, BASE_TIMESTAMP, MAX_TIMESTAMP = range(3)
 ENCODE_STATE = 3
 
-_COLUMNS = {
-    "key_ends": "int32",
-    "keys": "uint8",
-    "key_valid": "uint8",
-    "value_ends": "int32",
-    "values": "uint8",
-    "value_valid": "uint8",
-    "with_headers": None,
-    "header_ends": "int32",
-    "header_valid": "uint8",
-    "name_ends": "int32",
-    "names": "uint8",
-    "data_ends": "int32",
-    "datas": "uint8",
-    "data_valid": "uint8",
+SIGNATURES = {
+    "place": "- int32 uint8 uint8 int32 uint8 uint8 - int32 uint8 int32 uint8 int32 uint8 uint8 int32 - - int64 int32 "
+    "int64 int64 int64",
+    "encode": "int64 - - - int32 uint8 uint8 int32 uint8 uint8 - int32 uint8 int32 uint8 int32 uint8 uint8 int64 int64 "
+    "uint8 int64",
 }
-
-SIGNATURES: dict[str, dict[str, str | None]] = {
-    "place": {
-        "rows": None,
-        **_COLUMNS,
-        "given": "int32",
-        "partitions": None,
-        "sticky_bytes": None,
-        "state": "int64",
-        "places": "int32",
-        "sizes": "int64",
-        "starts": "int64",
-        "order": "int64",
-    },
-    "encode": {
-        "order": "int64",
-        "start": None,
-        "stop": None,
-        "limit": None,
-        **_COLUMNS,
-        "timestamps": "int64",
-        "sizes": "int64",
-        "out": "uint8",
-        "state": "int64",
-    },
-}
-"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
+"""Parameters of the loops, in their order: arrays by the type of their elements, and numbers (-)."""

@@ -51,26 +51,15 @@ def checked(number: int) -> int:
     return number << CHECK_BITS | check
 
 
-_HEAP = {"seed": None, "heap": "uint8", "size": None}
-_INDEX = {"slots": "int64", "bits": None, **_HEAP}
-_KEYS = {"key_ends": "int64", "keys": "uint8"}
-_VALUES = {"value_ends": "int64", "values": "uint8", "is_there": "uint8"}
-_PART = {"rows": None, "heap": "uint8", "where": "int64", "part": None, "ends": "int64"}
-_FOUND = {"where": "int64", "hashes": "int64"}
-
 SIGNATURES = {
-    "hash_get": {"first": None, "rows": None, **_KEYS, **_INDEX, "scratch": "int64"}
-    | {"ends": "int64", "is_there": "uint8", "out": "uint8", "room": None, "state": "int64"},
-    "hash_append": {"first": None, "rows": None, **_KEYS, **_VALUES, "seed": None, "out": "uint8", "begin": None}
-    | {"pos": None, "limit": None, **_FOUND, "state": "int64"},
-    "hash_apply": {"first": None, "rows": None, **_FOUND, **_INDEX, "room": None}
-    | {"segments": "int64", "scratch": "int64", "state": "int64"},
-    "hash_move": {"begin": None, "end": None, **_INDEX, "pos": None, "limit": None}
-    | {"scratch": "int64", **_FOUND, "state": "int64"},
-    "hash_rebuild": {"old": "int64", "count": None, **_INDEX},
-    "hash_walk": {"pos": None, "end": None, **_HEAP, **_FOUND},
-    "hash_live": {"begin": None, "end": None, "slots": "int64", **_HEAP, "where": "int64"},
-    "hash_sizes": {**_PART, "is_there": "uint8"},
-    "hash_copy": {**_PART, "out": "uint8"},
+    "hash_get": "- - int64 uint8 int64 - - uint8 - int64 int64 uint8 uint8 - int64",
+    "hash_append": "- - int64 uint8 int64 uint8 uint8 - uint8 - - - int64 int64 int64",
+    "hash_apply": "- - int64 int64 int64 - - uint8 - - int64 int64 int64",
+    "hash_move": "- - int64 - - uint8 - - - int64 int64 int64 int64",
+    "hash_rebuild": "int64 - int64 - - uint8 -",
+    "hash_walk": "- - - uint8 - int64 int64",
+    "hash_live": "- - int64 - uint8 - int64",
+    "hash_sizes": "- uint8 int64 - int64 uint8",
+    "hash_copy": "- uint8 int64 - int64 uint8",
 }
-"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
+"""Parameters of the loops, in their order: arrays by the type of their elements, and numbers (-)."""

@@ -8,25 +8,9 @@ LENGTH_BITS = 32
 """A span is the place of its first byte, shifted by so many bits, and its length. A text's is that of its bytes without
 escapes."""
 
-SIGNATURES: dict[str, dict[str, str | None]] = {
-    "json_cells": {
-        "rows": None,
-        "ends": "int32",
-        "data": "uint8",
-        "given": "uint8",
-        "names": "uint8",
-        "name_ends": "int32",
-        "table": "int32",
-        "mask": None,
-        "columns": None,
-        "kinds": "uint8",
-        "most": "int64",
-        "cells": "int64",
-        "doubles": "float64",
-        "has": "uint8",
-        "odd": "uint8",
-    },
-    "json_texts": {"rows": None, "cells": "int64", "ends": "int32", "data": "uint8", "out": "uint8"},
+SIGNATURES = {
+    "json_cells": "- int32 uint8 uint8 uint8 int32 int32 - - uint8 int64 int64 float64 uint8 uint8",
+    "json_texts": "- int64 int32 uint8 uint8",
 }
-"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None). `cells` and `doubles`
+"""Parameters of the loops, in their order: arrays by the type of their elements, and numbers (-). `cells` and `doubles`
 are one memory."""

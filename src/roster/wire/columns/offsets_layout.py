@@ -8,39 +8,8 @@ PARTITION, OFFSET, LEADER_EPOCH, COMMITTED_AT, EXPIRES_AT = range(5)
 FIELDS = 5
 """Numbers of a committed offset; after a tombstone only the partition is set."""
 
-SIGNATURES: dict[str, dict[str, str | None]] = {
-    "offset_commits": {
-        "rows": None,
-        "key_ends": "int32",
-        "keys": "uint8",
-        "key_valid": "uint8",
-        "value_ends": "int32",
-        "values": "uint8",
-        "value_valid": "uint8",
-        "kinds": "uint8",
-        "numbers": "int64",
-        "group_ends": "int32",
-        "groups": "uint8",
-        "topic_ends": "int32",
-        "topics": "uint8",
-        "metadata_ends": "int32",
-        "metadatas": "uint8",
-    },
-    "commits_to_keep": {
-        "rows": None,
-        "groups": "int64",
-        "topics": "int64",
-        "partitions": "int32",
-        "times": "int64",
-        "offsets": "int64",
-        "numbers": "int64",
-        "minutes": "int64",
-        "count": None,
-        "slots": "int64",
-        "size": None,
-        "steps": "int64",
-        "looked": "int64",
-        "kept": "uint8",
-    },
+SIGNATURES = {
+    "offset_commits": "- int32 uint8 uint8 int32 uint8 uint8 uint8 int64 int32 uint8 int32 uint8 int32 uint8",
+    "commits_to_keep": "- int64 int64 int32 int64 int64 int64 int64 - int64 - int64 int64 uint8",
 }
-"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""
+"""Parameters of the loops, in their order: arrays by the type of their elements, and numbers (-)."""
