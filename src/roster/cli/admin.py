@@ -23,7 +23,6 @@ _CALLERS_MISTAKES = (
     errors.TopicExistsError,
     errors.UnknownGroupError,
     errors.UnknownTopicError,
-    errors.UnknownUserError,
 )
 
 

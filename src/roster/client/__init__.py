@@ -29,7 +29,6 @@ from roster.client.errors import (
     TransactionAbortedError,
     UnknownGroupError,
     UnknownTopicError,
-    UnknownUserError,
     UnreachableError,
     UnsupportedError,
 )
@@ -109,7 +108,6 @@ __all__ = [
     "TransactionalProducer",
     "UnknownGroupError",
     "UnknownTopicError",
-    "UnknownUserError",
     "UnreachableError",
     "UnsupportedError",
     "group_lag",

@@ -82,10 +82,6 @@ class InvalidRequestError(ClientError, ValueError):
     """A value does not fit into a request; the message names the field."""
 
 
-class UnknownUserError(ClientError):
-    """The user has no SCRAM credentials."""
-
-
 class TransactionAbortedError(ClientError):
     """The transaction cannot be committed, and nothing in it counts; its work may be done again in another."""
 
