@@ -3,18 +3,15 @@
 A client's pressure is its number of copies, active ones included, per thread. Caught-up stores are kept first; a
 surplus is given up where the pressure is highest. At most as many of them move to clients without a store as warm-ups
 can restore at once. Each move lowers the highest pressure and the next rebalance continues from there, so a series of
-rebalances ends. Where there are several sub-topologies, and not too many clients, all copies are made level at once,
-and then those of each sub-topology by exchanges.
+rebalances ends.
 """
 
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from math import inf, lcm
 from typing import TypeAlias
 
-from roster.assignors.tasks.least_cost import negative_cycle
 from roster.model.tasks import TaskId
 
 
@@ -36,11 +33,7 @@ def target_standbys(
     places = _Standbys(min(standbys, len(threads) - 1), target, caught_up, threads, racks)
     places.give_up_surplus()
     places.fill_up(partial)
-    subtopologies = len({task.subtopology for task in target})
-    exchange = 1 < subtopologies <= _MOST_ARCS // len(threads) ** 2
-    places.move(partial, len(target) * len(threads) ** 2 if exchange else most_moves)
-    if exchange:
-        places.level_each_subtopology()
+    places.move(partial, most_moves)
     return places.holders
 
 
@@ -48,9 +41,6 @@ CopiesOn: TypeAlias = dict[int, dict[TaskId, None]]
 """Copies by client; a dictionary keeps the order of its tasks, which makes sorting them cheap."""
 
 _NOWHERE: frozenset[int] = frozenset()
-
-_MOST_ARCS = 5_000
-"""Ways from client to client, over all sub-topologies, up to which exchanges are looked for."""
 
 
 class _Standbys:
@@ -174,35 +164,6 @@ class _Standbys:
                 if (gain > 0 or level) and self._may_move(task, heavy, light):
                     self._move(task, heavy, light)
 
-    def level_each_subtopology(self) -> None:
-        """Exchange copies until those of each sub-topology are as level as they can be beside all copies.
-
-        Active copies count; among equally level placements the one with level standbys is best, then the one with
-        fewest warm-ups, so each warm-up brings the last placement nearer.
-        """
-        exchange = _Exchange(self)
-        if not exchange.is_uneven() and not self._warm_ups():
-            return
-        while moves := exchange.find():
-            for task, heavy, light in moves:
-                self._move(task, heavy, light)
-            exchange = _Exchange(self)
-
-    def _warm_ups(self) -> bool:
-        """True if a caught-up store is given up for one that is to be restored."""
-        return any(
-            len(holders) >= self._standbys
-            and not holders <= self._caught_up[task]
-            and not self._caught_up[task] <= holders
-            for task, holders in self.holders.items()
-        )
-
-    def movable(self, task: TaskId, heavy: int, light: int) -> int | None:
-        """Return the warm-ups that a move of the copy costs (-1: it saves one), None if it may not move."""
-        if not self._may_hold(task, light) or self._clash(task, light, but=heavy) > self._clash(task, heavy):
-            return None
-        return self._warms_up(task, heavy, light) - self._warms_up(task, light, heavy)
-
     def _spread(self) -> None:
         """Move copies that share a rack with another copy of their task to a rack without one, if there is any."""
         for task, holders in self.holders.items() if self._known_racks else ():
@@ -316,79 +277,3 @@ def _largest_first(tasks: Iterable[TaskId]) -> list[TaskId]:
         by_subtopology[task.subtopology].append(task)
     left = [(place - len(alike), task) for alike in by_subtopology.values() for place, task in enumerate(alike)]
     return [task for _, task in sorted(left)]
-
-
-Cell: TypeAlias = tuple[int, int]
-"""A sub-topology and a client."""
-
-
-class _Exchange:
-    """The search for a cycle of moves that levels the sub-topologies' copies (Klein's theorem, as in `least_cost`).
-
-    Levels are compared by the sums of 1, 2, ... n copies per thread, which are least where the copies are level.
-    """
-
-    def __init__(self, places: _Standbys) -> None:
-        self.places = places
-        self.standbys = Counter[Cell](
-            (task.subtopology, c) for task, holders in places.holders.items() for c in holders
-        )
-        self.copies = self.standbys + Counter((task.subtopology, c) for task, c in places.target.items())
-        self.load = Counter[int]()
-        for (_, client), copies in self.copies.items():
-            self.load[client] += copies
-        clients = range(len(places.threads))
-        self.cells = [
-            (subtopology, client)
-            for subtopology in sorted({task.subtopology for task in places.target})
-            for client in clients
-        ]
-
-    def is_uneven(self) -> bool:
-        """True if a copy or a standby of a sub-topology, moved to another client, would level it."""
-        threads = self.places.threads
-        for counts in (self.copies, self.standbys):
-            most: dict[int, float] = defaultdict(float)
-            least: dict[int, float] = defaultdict(lambda: inf)
-            for cell in self.cells:
-                most[cell[0]] = max(most[cell[0]], counts[cell] / threads[cell[1]])
-                least[cell[0]] = min(least[cell[0]], (counts[cell] + 1) / threads[cell[1]])
-            if any(least[subtopology] < pressure for subtopology, pressure in most.items()):
-                return True
-        return False
-
-    def find(self) -> list[tuple[TaskId, int, int]]:
-        """Return moves (task, from, to) that together level more, or as much with fewer warm-ups."""
-        threads = self.places.threads
-        node = {cell: number for number, cell in enumerate(self.cells)}
-        first = len(node)
-        pool = first + len(threads)
-        unit = lcm(*threads)
-        base = 4 * (pool + 1) * unit * (self.load.total() + 1)
-        best = self._cheapest_moves()
-        arcs = [(node[tail], node[head], cost) for (tail, head), (cost, _) in best.items()]
-        for cell in self.cells:
-            step = unit // threads[cell[1]]
-            copies, standbys = self.copies[cell], self.standbys[cell]
-            arcs.append((node[cell], first + cell[1], ((copies + 1) * base + standbys + 1) * step * base))
-            if standbys:
-                arcs.append((first + cell[1], node[cell], -(copies * base + standbys) * step * base))
-        for client, count in enumerate(threads):
-            step = unit // count * base**3
-            arcs.append((first + client, pool, (self.load[client] + 1) * step))
-            arcs.append((pool, first + client, -self.load[client] * step))
-        cycle = negative_cycle(arcs)
-        between = [(self.cells[tail], self.cells[head]) for tail, head in cycle if max(tail, head) < first]
-        return [(best[arc][1], arc[0][1], arc[1][1]) for arc in between]
-
-    def _cheapest_moves(self) -> dict[tuple[Cell, Cell], tuple[int, TaskId]]:
-        """Return for two cells the warm-ups of the cheapest move between them, and its task."""
-        best: dict[tuple[Cell, Cell], tuple[int, TaskId]] = {}
-        for task, held in self.places.holders.items():
-            for heavy in held:
-                for light in range(len(self.places.threads)):
-                    cost = self.places.movable(task, heavy, light)
-                    arc = ((task.subtopology, heavy), (task.subtopology, light))
-                    if cost is not None and (arc not in best or cost < best[arc][0]):
-                        best[arc] = (cost, task)
-        return best
