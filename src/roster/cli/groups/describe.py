@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from roster.client import Admin, GroupDescription, GroupLag, MemberDescription
-    from roster.console.snapshot import MemberSeen
     from roster.model import TopicPartition
     from roster.stateful.held_times import HeldTime
 
@@ -92,7 +91,7 @@ def _document(
         "epoch": group.epoch,
         "coordinator": group.coordinator,
         "members": [
-            {**identity(member), "assignment": [list(tp) for tp in sorted(member.assignment)]}
+            {**_identity(member), "assignment": [list(tp) for tp in sorted(member.assignment)]}
             for member in group.members
         ],
         "partitions": [
@@ -106,7 +105,7 @@ def _document(
     }
 
 
-def identity(member: MemberDescription | MemberSeen) -> dict[str, object]:
+def _identity(member: MemberDescription) -> dict[str, object]:
     """Return what names a member, for JSON."""
     return {name: getattr(member, name) for name in ("member_id", "instance_id", "client_id", "host")}
 

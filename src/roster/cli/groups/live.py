@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 import click
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -14,13 +13,12 @@ from roster.cli.groups.picture import Lines, Size, Told
 
 Draw = Callable[[Size], Lines]
 Stamp = Callable[[float], str]
-E_contra = TypeVar("E_contra", contravariant=True)
 
 
-class View(Generic[E_contra]):
+class View:
     """Shows something that changes."""
 
-    def seen(self, events: Sequence[E_contra], now: float) -> None:
+    def seen(self, events: Sequence[Told], now: float) -> None:
         """Show a change, with the events it brought."""
         raise NotImplementedError
 
@@ -31,14 +29,14 @@ class View(Generic[E_contra]):
         """Called once, whatever the end is."""
 
 
-def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp) -> View[Told]:
+def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp) -> View:
     """The picture by `draw` if stdout is a terminal; else events and `say`."""
     console = Console(highlight=False)
     is_screen = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
     return LiveView(console, draw) if is_screen else PlainView(say, stamp)
 
 
-class LiveView(View[Told]):
+class LiveView(View):
     """One picture that fills the screen; the last one stays below the prompt, at its full height."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
@@ -65,7 +63,7 @@ class LiveView(View[Told]):
         yield Text("\n", no_wrap=True, overflow="crop").join(self._draw(Size(console.width, console.height)))
 
 
-class PlainView(View[Told]):
+class PlainView(View):
     """Each event once as a line, and the figures every few seconds."""
 
     def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import queue
 import signal
 import time
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -12,17 +11,15 @@ import click
 
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.errors import Failure, one_line
-from roster.cli.groups.describe import identity
 from roster.cli.groups.live import View, open_view
 from roster.cli.groups.picture import Lines, Size, generation_of, lag_of, picture, status
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
-from roster.cli.output import drop_stdout, print_json_line, utc
+from roster.cli.output import drop_stdout
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
-from roster.console.events import Event
 from roster.console.history import GroupHistory
 from roster.console.looking import Looker, take_snapshot
-from roster.console.rows import PartitionRow, rows_of
+from roster.console.rows import rows_of
 from roster.console.snapshot import ABSENT, Away, Snapshot
 from roster.console.text import counted
 
@@ -33,9 +30,8 @@ _LAST_EVENTS = 200
 @click.command(short_help="Show a live group: owners, lag, rates, events.")
 @click.argument("group", type=NAME)
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, help="Seconds between looks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a look, each on a line of its own.")
 @cluster_options
-def watch(group: str, interval: float, as_json: bool, target: Target) -> int:
+def watch(group: str, interval: float, target: Target) -> int:
     """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
     It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
@@ -47,10 +43,7 @@ def watch(group: str, interval: float, as_json: bool, target: Target) -> int:
     history, clock = GroupHistory(), Clock()
     events = history.see(first)
     end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-    if as_json:
-        view: View[Event] = JsonView(group, history, clock.iso)
-    else:
-        view = open_view(partial(lines_of, group, history, clock), partial(summary, history), clock.stamp)
+    view = open_view(partial(lines_of, group, history, clock), partial(summary, history), clock.stamp)
     try:
         try:
             view.seen(events, history.now)
@@ -62,7 +55,7 @@ def watch(group: str, interval: float, as_json: bool, target: Target) -> int:
     return 0
 
 
-def _follow(group: str, target: Target, interval: float, history: GroupHistory, view: View[Event]) -> None:
+def _follow(group: str, target: Target, interval: float, history: GroupHistory, view: View) -> None:
     looks: queue.SimpleQueue[Snapshot | Away | ClientError] = queue.SimpleQueue()
     timeout = min(REQUEST_TIMEOUT_MS / 1000, max(5.0, interval))
     with Looker(target.bootstrap, group, looks.put, every_s=interval, timeout_s=timeout, security=target.security):
@@ -91,10 +84,6 @@ class Clock:
         """Local time of day."""
         return datetime.fromtimestamp(self._zero + at, UTC).astimezone().strftime("%H:%M:%S")
 
-    def iso(self, at: float) -> str:
-        """UTC, to the millisecond."""
-        return utc((self._zero + at) * 1000)
-
 
 def summary(history: GroupHistory) -> str:
     """Format the figures of a snapshot in one line."""
@@ -106,72 +95,3 @@ def summary(history: GroupHistory) -> str:
     parts += [lag_of(history), f"{'-' if history.rate is None else f'{history.rate:,.0f}'} read/s"]
     results = history.results and f"results {history.results}"
     return ", ".join([*parts, *filter(None, [generation_of(history), results, history.trouble])])
-
-
-class JsonView(View[Event]):
-    """One JSON object per snapshot."""
-
-    def __init__(self, group: str, history: GroupHistory, iso: Callable[[float], str]) -> None:
-        self._group, self._history, self._iso = group, history, iso
-
-    def seen(self, events: Sequence[Event], now: float) -> None:
-        """See View."""
-        history = self._history
-        document: dict[str, object] = {"time": self._iso(history.now), "group": self._group}
-        document |= {"away": history.away_reason} if history.away_since is not None else as_document(history)
-        document["events"] = [_event(event, self._iso) for event in events]
-        print_json_line(document)
-
-
-def as_document(history: GroupHistory) -> dict[str, object]:
-    """Return the newest snapshot for JSON: null where unknown, times in UTC."""
-    rows = rows_of(history)
-    return {
-        "state": history.state or None,
-        "protocol": history.protocol or None,
-        "coordinator": history.coordinator or None,
-        "generation_at_least": history.generation_at_least,
-        "epoch": history.epoch,
-        "rebalances_seen": history.rebalances,
-        "lag": history.lag if any(p.lag is not None for p in history.positions.values()) else None,
-        "lag_is_whole": history.lag_is_whole,
-        "partitions_of_unknown_lag": history.unknown_lags,
-        "read_per_second": _rounded(history.rate),
-        "written_per_second": _rounded(history.produced_rate),
-        "results": history.results or None,
-        "trouble": history.trouble or None,
-        "members": [
-            {**identity(member.seen), "partitions": [list(tp) for tp in sorted(member.seen.partitions)]}
-            for member in history.members.values()
-        ],
-        "partitions": [_partition(row) for row in rows.partitions],
-    }
-
-
-def _partition(row: PartitionRow) -> dict[str, object]:
-    return {
-        **row.partition._asdict(),
-        "owner": None if row.owner is None else row.owner.seen.member_id,
-        "owner_left": row.waits,
-        "committed": row.committed,
-        "end": row.end,
-        "lag": row.lag,
-        "read_per_second": _rounded(row.rate),
-    }
-
-
-def _event(event: Event, iso: Callable[[float], str]) -> dict[str, object]:
-    document: dict[str, object] = {"time": iso(event.at), "kind": event.kind.value, "text": event.text}
-    if event.member:
-        document["member_id"] = event.member
-    if event.partitions:
-        document["partitions"] = [list(tp) for tp in event.partitions]
-    if event.source or event.target:
-        document |= {"from": event.source or None, "to": event.target or None}
-    if event.seconds is not None:
-        document["seconds"] = round(event.seconds, 3)
-    return document
-
-
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
