@@ -1,4 +1,4 @@
-"""The demo itself, with a few flights, and that whatever ends it nothing of it stays behind."""
+"""The demo itself, with a small file, and that whatever ends it nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from roster.cli.demo.engine import SHARED_S
+from roster.cli.demo.sharing import SHARED_S
 from tests.cli.demo_processes import has_java, left_behind, read_until
 from tests.waiting import until
 
@@ -20,15 +20,17 @@ MOMENTS = ("C 4", "B is killed")
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts the demo on a few flights, with a temporary directory by which everything it starts can be known."""
+    """Starts the demo on a small file, with a temporary directory by which everything it starts can be known."""
     (tmp_path / "tmp").mkdir()
+    lines = ["shop,item"] + [f"shop {n % 37},{n}" for n in range(RECORDS)]
+    (tmp_path / "file.csv").write_text("\n".join(lines))
     started = []
 
     def begin() -> subprocess.Popen:
         command = [sys.executable, "-c", "from roster.cli import main; main()", "demo", "--rate", "150"]
         started.append(
             subprocess.Popen(
-                [*command, "--records", str(RECORDS)],
+                [*command, "--input", str(tmp_path / "file.csv"), "--key", "shop"],
                 env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -44,7 +46,7 @@ def start(tmp_path):
         process.stdout.close()
 
 
-def test_each_flight_counts_once_through_deaths_and_restarts(start, tmp_path):
+def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
     demo = start()
     output, _ = demo.communicate()
     assert output.splitlines()[-1] == f"demo: {RECORDS} records in, {RECORDS} counted once, 0 lost, 0 double", output

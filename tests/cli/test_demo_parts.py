@@ -1,9 +1,10 @@
-"""The demo's parts, each alone: plain computation, the applications' work, state, parent_death."""
+"""The demo's parts, each alone: plain computation, the applications' work, state, view, parent_death."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import json
 import os
 import queue
@@ -12,22 +13,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from roster.cli.demo import jobs, oracle
-from roster.cli.demo.environment import Environment, flights
+from roster.cli.demo import jobs, oracle, view
+from roster.cli.demo.environment import Environment, flights, flights_of, users_file
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import Child, ChildMessage, end_all
-from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group, in_a_line, stamp
-from roster.cli.groups.live import PlainView
-from roster.cli.load.command import open_source
+from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
+from roster.cli.errors import UserError
+from roster.cli.groups import live
+from roster.cli.groups.picture import Size
+from roster.cli.load.formats import open_source
 from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.model import GroupPosition, TopicPartition
 from tests.examples_tried import is_quick
@@ -62,24 +68,25 @@ def test_equal_counts_with_another_sum_do_not_hold():
     assert str(verdict) == "3 records in, 3 counted once, 0 lost, 0 double, 1 sums differ"
 
 
-def total_of(groups: oracle.Groups) -> int:
-    return sum(figures.records for figures in groups.values())
-
-
 @pytest.fixture(scope="module")
 def flights_source(tmp_path_factory):
-    job = jobs.FLIGHTS
-    workload = flights((job,), tmp_path_factory.mktemp("flights"), FLIGHTS)
-    source = open_source(workload.path, job.key, "csv")
-    rows = source.check()
+    workload = flights()
+    if is_quick():  # the first ones
+        whole = pd.read_csv(workload.path, dtype=str, keep_default_na=False, nrows=20_000)
+        path = tmp_path_factory.mktemp("flights") / "flights.csv"
+        whole.to_csv(path, index=False)
+        workload = flights_of(path, workload.jobs)
+    (job,) = workload.jobs
+    source = open_source(workload.path, job.key, nulls=("NA",))
+    checked = source.check()
     expected = workload.expected()
-    assert expected.records == total_of(expected.groups[job.group])
-    return job, source, rows, expected.groups[job.group]
+    assert expected.records == oracle.total_of(expected.groups[job.group])
+    return job, source, checked, expected.groups[job.group]
 
 
 def test_the_flights_are_all_there_and_keyed_by_carrier_and_tail_number(flights_source):
-    _, source, rows, expected = flights_source
-    assert rows == total_of(expected) == FLIGHTS
+    _, source, checked, expected = flights_source
+    assert checked.rows == oracle.total_of(expected) == FLIGHTS
     records = next(source.batches())
     assert records["key"][0].as_py() == b'["UA", "N14228"]'
     assert json.loads(records["value"][0].as_py())["dep_delay"] == 2
@@ -130,16 +137,27 @@ def test_ctrl_c_is_no_fault_of_the_file_that_is_read(tmp_path):
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_users_file_is_counted_by_key_and_null_is_a_key(tmp_path):
+    (tmp_path / "f.csv").write_text("k,v\na,1\nb,2\na,3\n,4\n")
+    expected = jobs.keys_in_file(open_source(tmp_path / "f.csv", ("k",)))
+    assert expected == {("a",): Figures(2), ("b",): Figures(1), (None,): Figures(1)}
+    batch = pa.record_batch({"key": pa.array([b"a", None, b"b", b"a"], pa.binary())})
+    (tmp_path / "out").mkdir()
+    pq.write_table(pa.Table.from_batches([jobs.records_by_key(batch)]), tmp_path / "out" / "0.parquet")
+    assert jobs.keys_in_output(tmp_path / "out") == expected
+
+
 def test_no_output_at_all_is_everything_lost(tmp_path):
     expected = {("a",): Figures(2)}
-    assert oracle.compare(expected, jobs.flights_in_output(tmp_path / "none")).lost == 2
+    assert oracle.compare(expected, jobs.keys_in_output(tmp_path / "none")).lost == 2
 
 
-def test_the_declared_schema_names_the_columns_the_function_returns():
+@pytest.mark.parametrize("name", sorted(jobs.SUMS))
+def test_the_declared_schema_names_the_columns_the_function_returns(name):
+    function, schema = jobs.SUMS[name]
     value = b'{"carrier": "UA", "time_hour": "2013-01-01T10:00:00Z", "dep_delay": 1}'
     batch = pa.record_batch({"key": pa.array([b"k"], pa.binary()), "value": pa.array([value], pa.binary())})
-    names = jobs.flights_by_carrier_and_hour(batch).schema.names
-    assert [column.split()[0] for column in jobs.SUMS.split(", ")] == names
+    assert [column.split()[0] for column in schema.split(", ")] == function(batch).schema.names
 
 
 def seen(state: str, owned: dict[str, tuple[int, ...]], committed=(), end: int = 10) -> Snapshot:
@@ -156,7 +174,8 @@ def seen(state: str, owned: dict[str, tuple[int, ...]], committed=(), end: int =
 BOTH = {"demo-A": (0, 1), "demo-B": (2, 3)}
 
 
-BATCH = {"restored": 0, "late": 0}
+def batch(rows: int, generation: int) -> dict[str, int]:
+    return {"rows": rows, "generation": generation, "restored": 0, "late": 0}
 
 
 def state() -> DemoState:
@@ -176,6 +195,7 @@ def test_a_scene_knows_who_owns_what_and_the_lag():
     made.now = 2.0
     made.hear_group("demo", seen("Stable", {"demo-A": (0, 1, 2, 3)}, {0: 10, 1: 4}))
     assert (made.counted, made.lag, made.groups["demo"].history.rate) == (14, 26, 7.0)
+    assert [row.lag for row in made.groups["demo"].rows.partitions] == [0, 6, 10, 10]
     assert made.shared_by({"A"})
     assert [event.text for event in made.events] == [
         "the broker answers",
@@ -226,9 +246,12 @@ def test_applications_report():
     made = DemoState({"demo": Group(4)}, total=100, applications={"A": Application("A")})
     made.hear_application("A", {"spark": "up"})
     assert made.applications["A"].status == "ready"
-    made.hear_application("A", BATCH)
-    made.hear_application("A", BATCH)
-    assert made.applications["A"].batches == 2
+    made.hear_application("A", batch(7, 3))
+    made.hear_application("A", batch(5, 4))
+    made.loaded["loader"] = 12
+    app = made.applications["A"]
+    assert (app.rows, app.batches, app.generation) == (12, 2, 4)
+    assert view.in_a_line(made).count("generation") == 1
 
 
 def test_it_says_what_it_waits_for():
@@ -242,9 +265,10 @@ def test_it_says_what_it_waits_for():
     made.waiting = "A and B share the partitions"
     assert made.hint() == "waiting until A and B share the partitions"
     made.hear_group("demo", seen("Stable", BOTH))
+    made.loaded["loader"] = 12
     assert made.hint() == "first batch of A and B: compiling"
     for name in "AB":
-        made.hear_application(name, BATCH)
+        made.hear_application(name, batch(7, 3))
     made.killed("B")
     made.now += 3.0
     assert made.hint() == f"the broker waits for the session of B to end: {SESSION_TIMEOUT_S - 3:.0f} s"
@@ -254,9 +278,41 @@ def test_it_says_what_it_waits_for():
     assert made.hint() == "waiting until A and B share the partitions"
 
 
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (80, 45), (120, 45)])
+@pytest.mark.parametrize("events", [0, 1, 40])
+def test_the_picture_fits_and_shows_members_partitions_and_the_newest_event(width, height, events):
+    made = state()
+    made.events += [replace(made.events[-1], text=f"happened {number}") for number in range(events)]
+    made.happened("the newest one")
+    lines = [line.plain for line in view.lines_of(made, Size(width, height))]
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert any(line.rstrip().endswith("batches") for line in lines) or width < 71
+    for words in ("A PySpark", "B PySpark", "broker up", "the newest one", "0 of 100", "lag 40"):
+        assert words in text
+    assert all(any(f"{number} {owner}" in " ".join(line.split()) for line in lines) for number, owner in OWNERS)
+
+
+OWNERS = [(0, "A"), (1, "A"), (2, "B"), (3, "B")]
+
+
+def test_the_last_picture_has_all_events():
+    out = io.StringIO()
+    made = state()
+    console = Console(file=out, width=80, height=24, force_terminal=True, color_system=None)
+    shown = live.LiveView(console, partial(view.lines_of, made))
+    for number in range(60):
+        made.happened(f"event number {number}.")
+    shown.seen(made.events, made.now)
+    shown.close()
+    rest = out.getvalue().split("\x1b[?1049l")[-1]
+    assert all(f"event number {number}." in rest for number in range(60))
+
+
 def test_plain_lines_show_each_event_once(capsys):
     made = state()
-    plain = PlainView(partial(in_a_line, made), stamp, 5.0)
+    plain = live.open_view(partial(view.lines_of, made), partial(view.in_a_line, made), view.stamp, 5.0)
     plain.seen(made.events, 0.0)
     plain.tick()
     plain.seen([], 4.9)
@@ -268,6 +324,24 @@ def test_plain_lines_show_each_event_once(capsys):
     assert "lag 40" in figures
     plain.close()
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "words"),
+    [
+        (None, ("a",), "--input: "),
+        ("a,b\n1,2\n", ("c",), "--key: no column c"),
+        ("a,b\n1\n", ("a",), "--input: "),
+        ("a,b\n", ("a",), "holds no records"),
+    ],
+)
+def test_a_bad_file_or_key_is_found_before_anything_starts_and_names_the_option(tmp_path, content, key, words):
+    if content is not None:
+        (tmp_path / "f.csv").write_text(content)
+    with pytest.raises(UserError) as raised:
+        users_file(tmp_path / "f.csv", key, None)
+    assert words in raised.value.message
+    assert "FILE:" not in raised.value.message
 
 
 def state_of(pid: int) -> str:
@@ -329,6 +403,29 @@ def test_a_child_that_is_asked_to_end_ends(tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_paused_child_stands_still_until_it_is_resumed_and_can_be_killed(tmp_path):
+    inbox: queue.Queue = queue.Queue()
+    ticks = "import json, time\nwhile True: print(json.dumps({'tick': 1}), flush=True); time.sleep(0.01)"
+    child = Child("c", [sys.executable, "-c", ticks], tmp_path / "c.log", inbox)
+    try:
+        inbox.get(timeout=60)
+        child.pause()
+        while state_of(child.pid) != "T":
+            time.sleep(0.01)
+        child.resume()
+        while state_of(child.pid) == "T":
+            time.sleep(0.01)
+        while not inbox.empty():
+            inbox.get()
+        inbox.get(timeout=60)
+        child.pause()
+    finally:
+        end_all([child])
+    assert child.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent_death is the kernel's")
 def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
     parent = (
@@ -348,7 +445,7 @@ def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
 
 @pytest.mark.process
 def test_temporary_files_of_the_demos_processes_are_in_its_own_directory(tmp_path):
-    environment = Environment(tmp_path, 3)
+    environment = Environment(tmp_path, flights(), 3)
     tell = """
 import json, os, tempfile
 print(json.dumps({"python": tempfile.gettempdir(), "java": os.environ["JDK_JAVA_OPTIONS"]}))

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from roster.cli.demo import engine
-from roster.cli.demo.engine import Demo, GroupSeen
+from roster.cli.demo import engine, sharing
+from roster.cli.demo.engine import GroupSeen
 from roster.cli.demo.environment import Environment, Expected, Workload
-from roster.cli.demo.jobs import FLIGHTS, Job
+from roster.cli.demo.jobs import KEYS, Job
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import ChildMessage
+from roster.cli.demo.sharing import SharingDemo
 from roster.cli.errors import Failure
 from roster.client import AuthorizationError
 from roster.console.snapshot import Away, MemberSeen, Snapshot
@@ -28,6 +29,14 @@ class FakeChild:
     expected_to_end: bool = False
     stops_with: int = 0
 
+    paused: bool = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
     def kill(self) -> None:
         self.expected_to_end = True
         self.exit_code = -9
@@ -42,7 +51,7 @@ class FakeChild:
 
 def workload(total: int, results=None) -> Workload:
     """Take a file with so many records of one key."""
-    job: Job = replace(FLIGHTS, topic="t", key=("k",), results=results or (lambda *_: {}))
+    job: Job = replace(KEYS, topic="t", key=("k",), results=results or (lambda *_: {}))
     return Workload(Path("file.csv"), (job,), lambda: Expected(total, {"demo": {("k",): Figures(total)}}))
 
 
@@ -110,15 +119,17 @@ class World(Environment):
         for at in [at for at in self.trouble if self.counted >= at]:
             self.children[self.trouble.pop(at)].exit_code = 3
         loader = self.children.get("loader")
-        if loader is not None and loader.exit_code is None:
+        if loader is not None and loader.exit_code is None and not loader.paused:
             self.loaded = min(TOTAL, self.loaded + 10)
             loader.exit_code = 0 if self.loaded == TOTAL else None
+            if self.loaded % 20:
+                return ChildMessage("loader", {"acknowledged": self.loaded})
         alive = [name for name in "ABC" if name in self.children and self.children[name].exit_code is None]
         members = [name for name in alive if name not in self.held]
         if alive:
             self.counted = min(self.loaded, self.counted + self.counts_per_step)
         if len(members) == 3 and self.counted == self.loaded:
-            self.said.append(ChildMessage("C", {"restored": 0, "late": 0}))
+            self.said.append(ChildMessage("C", {"rows": 1, "generation": 2, "restored": 0, "late": 0}))
         return self.look({f"demo-{name}": range(at, 12, len(members)) for at, name in enumerate(members)})
 
     def look(self, owned):
@@ -132,9 +143,8 @@ class World(Environment):
 
 
 class Lines:
-    closed = False
-
-    def __init__(self, *_): ...
+    def __init__(self, state):
+        self.state, self.closed = state, False
 
     def seen(self, events, now): ...
 
@@ -160,15 +170,14 @@ def tell(monkeypatch):
         def create_topic(self, name, partitions): ...
 
     monkeypatch.setattr(engine, "Looker", NoWatch)
-    monkeypatch.setattr(engine, "PlainView", Lines)
-    monkeypatch.setattr(engine, "SHARED_S", 0.05)
+    monkeypatch.setattr(sharing, "SHARED_S", 0.05)
     monkeypatch.setattr(engine, "Admin", NoAdmin)
     monkeypatch.setattr(engine, "_TICK_S", 0.001)
-    monkeypatch.setattr(engine, "BROKER_AWAY_S", 0.01)
+    monkeypatch.setattr(sharing, "BROKER_AWAY_S", 0.01)
 
     def run(world: World, deadline_s: float = 60.0):
-        demo = Demo(world, None, deadline_s)
-        world.state = demo.state
+        demo = SharingDemo(world, Lines, None, deadline_s)
+        world.view = demo.view
         try:
             return demo.run(), [event.text for event in demo.state.events]
         finally:
@@ -186,9 +195,9 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "roster broker starts on 127.0.0.1:0",
         "PySpark application A starts",
         "PySpark application B starts",
-        "A and B share the partitions",
-        "PySpark application C starts",
         f"240 records of file.csv at {240 / engine.STREAM_S:,.0f} a second",
+        "PySpark application C starts",
+        "records are counted, ",
         "PySpark application C joins the group",
         "C joined",
         "rebalance, over between two looks: A 4, B 4, C 4",
@@ -199,13 +208,16 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "the broker does not answer",
         "the broker starts again",
         "the broker answers again",
-        "all 240 records are counted",
+        "the loader is done: 2",
         "A and C are asked to stop",
         "the sink covers 240 offsets of 240 in the topic",
         "compared with a plain computation",
     ]
     at = {words: next(n for n, text in enumerate(events) if text.startswith(words)) for words in wanted}
     assert list(at.values()) == sorted(at.values())
+    # The stream goes on while Spark starts, in C behind A and B.
+    for words in ("rebalance, over between two looks: A 6, B 6", "Spark is up in C"):
+        assert events.index(words) < at["PySpark application C joins the group"]
     assert world.broker_starts == 2
     assert {name: child.exit_code for name, child in world.children.items()} == {
         "broker": 0,
@@ -249,13 +261,20 @@ def test_records_that_are_never_counted_end_at_the_deadline(tell):
         tell(World(counts_per_step=0), deadline_s=0.5)
 
 
+def test_an_empty_file_is_said_at_once(tell):
+    world = World()
+    world.workload = workload(0)
+    with pytest.raises(Failure, match=r"file\.csv holds no records"):
+        tell(world)
+
+
 def test_a_cluster_that_refuses_to_tell_of_the_group_is_a_failure(tell):
     with pytest.raises(Failure, match="this client may not read the group"):
         tell(World(refused=True))
 
 
 def test_three_share_for_a_while_before_one_is_killed(tell, monkeypatch):
-    monkeypatch.setattr(engine, "SHARED_S", 0.3)
+    monkeypatch.setattr(sharing, "SHARED_S", 0.3)
     world = World()
     kills = []
     begun = FakeChild.kill
@@ -265,7 +284,30 @@ def test_three_share_for_a_while_before_one_is_killed(tell, monkeypatch):
         begun(child)
 
     monkeypatch.setattr(FakeChild, "kill", kill)
-    world.shared_for = lambda: world.state.shared_for({"A", "B", "C"})
+    world.shared_for = lambda: world.view.state.shared_for({"A", "B", "C"})
     tell(world)
     assert kills[0][0] == "B"
     assert kills[0][1] >= 0.3
+
+
+def test_on_a_slow_machine_the_loader_waits_until_three_share(tell):
+    world = World()
+    slow = World.get
+
+    def get(timeout):
+        if world.loaded < TOTAL // 2:
+            world.counted = -world.counts_per_step  # nothing is counted yet
+        return slow(world, timeout)
+
+    world.get = get
+    verdict, events = tell(world)
+    wanted = [
+        f"the loader pauses at {1 / 2:.0%}",
+        "C joined",
+        "the loader goes on",
+        "B is killed",
+        "the loader is done",
+    ]
+    positions = [next(at for at, text in enumerate(events) if text.startswith(words)) for words in wanted]
+    assert positions == sorted(positions)
+    assert verdict.holds

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import datetime
 import decimal
+import gzip
 import io
 import json
 import math
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,27 +19,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roster.cli.errors import UserError
-from roster.cli.load.command import open_source
+from roster.cli.load.formats import open_source
 from roster.cli.load.json_rows import json_rows
+from roster.cli.load.source import Checked
 from tests.examples_tried import examples
+
+LONG_BEFORE_A_BAD_BYTE = gzip.compress(b"k,b\n" + (b"1,%02000d\n" % 2) * 6_000 + b"\xff,2\n", mtime=0)
 
 
 def column(records, name: str) -> list[bytes | None]:
     return records.column(name).to_pylist()
 
 
-def opened(path: Path, key: tuple[str, ...] = (), **options):
-    return open_source(path, key, path.suffix.removeprefix("."), **options)
-
-
 def read(path: Path, key: tuple[str, ...] = (), **options) -> tuple[list[bytes | None], list[dict]]:
-    source = opened(path, key, **options)
-    rows = source.check()
+    source = open_source(path, key, **options)
+    checked = source.check()
     keys, values = [], []
     for records in source.batches():
         keys += column(records, "key")
         values += [json.loads(value) for value in column(records, "value")]
-    assert rows == len(values) == len(keys)
+    assert checked.rows == len(values) == len(keys)
     return keys, values
 
 
@@ -57,7 +58,7 @@ def test_csv_numbers_are_numbers_only_where_every_value_of_the_column_is_one(tmp
 
 
 def test_csv_digits_arrive_as_they_were_written(tmp_path):
-    source = opened(write(tmp_path / "a.csv", b"x\n0.10000000000000000000001\n1e400\n"))
+    source = open_source(write(tmp_path / "a.csv", b"x\n0.10000000000000000000001\n1e400\n"), ())
     source.check()
     (records,) = source.batches()
     assert column(records, "value") == [b'{"x": 0.10000000000000000000001}', b'{"x": 1e400}']
@@ -75,21 +76,36 @@ def test_csv_named_nulls(tmp_path):
     assert read(path)[1] == [{"x": "1", "y": "NA"}, {"x": "NA", "y": "b"}]
 
 
-def test_csv_a_bad_row_is_named_by_its_number_even_after_values_that_span_lines(tmp_path):
+@pytest.mark.parametrize("pack", ["gz", "zip"])
+def test_packed_files_read_like_plain_ones(tmp_path, pack):
+    data = b"a,b\n1,x\n2,y\n"
+    path = tmp_path / f"f.csv.{pack}"
+    if pack == "gz":
+        path.write_bytes(gzip.compress(data))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("f.csv", data)
+            archive.writestr("__MACOSX/._f.csv", b"junk")
+    assert read(path, ("a",)) == ([b"1", b"2"], [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
+
+
+def test_csv_a_bad_row_is_named_by_its_line_even_after_values_that_span_lines(tmp_path):
     path = write(tmp_path / "a.csv", b'a,b\n"x\ny",1\n\n2,3\n4\n5,6\n')
-    with pytest.raises(UserError, match=r"a\.csv: CSV parse error: Row #4: Expected 2 columns, got 1: 4"):
+    with pytest.raises(UserError, match=r"line 6: 1 columns, expected 2: '4'; correct the line or pass --skip-bad"):
         read(path)
+    assert read(path, skip_bad=True)[1] == [{"a": "x\ny", "b": 1}, {"a": "2", "b": 3}, {"a": "5", "b": 6}]
 
 
 def test_csv_a_bad_row_behind_the_last_good_one_is_seen(tmp_path):
-    with pytest.raises(UserError, match="Row #2: Expected 2 columns, got 3"):
+    with pytest.raises(UserError, match="line 2: 3 columns"):
         read(write(tmp_path / "a.csv", b"a,b\n1,2,3\n"))
 
 
-def test_csv_a_quote_that_is_never_closed_does_not_swallow_the_rows_behind_it(tmp_path):
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_csv_a_quote_that_is_never_closed_does_not_swallow_the_rows_behind_it(tmp_path, skip_bad):
     path = write(tmp_path / "a.csv", b'a,b\n"x\ny",1\n2,"open\n3,4\n5,6\n')
     with pytest.raises(UserError, match=r"line 4: a quote is opened and never closed; correct the line"):
-        read(path)
+        read(path, skip_bad=skip_bad)
 
 
 def test_csv_a_lone_quote_inside_a_value_is_text(tmp_path):
@@ -98,8 +114,8 @@ def test_csv_a_lone_quote_inside_a_value_is_text(tmp_path):
 
 def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
     rows = (b"1,%0200d\n" % 2) * 40_000
-    source = opened(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"))
-    with pytest.raises(UserError, match="Row #40002"):
+    source = open_source(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"), ())
+    with pytest.raises(UserError, match="line 40002"):
         source.check()
 
 
@@ -109,14 +125,26 @@ def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
         ("a.csv", b"", "is empty; expected a CSV header line"),
         ("a.csv", b"a,a\n1,2\n", "has the column a more than once"),
         ("a.csv", b"a,b\n1,2\n", "--key: no column k in .*; it has a, b"),
-        ("a.csv", b"k,\xe9\n1,2\n", "line 1: it is not UTF-8; save the file as UTF-8"),
-        ("a.csv", b"k,b\n1,\xff\n", "column #1: Row #2: CSV conversion error to string: invalid UTF8 data"),
+        ("a.csv", b"\xff\xfe,b\n1,2\n", "line 1"),
+        ("a.csv", b"k,\xe9\n1,2\n", "line 1: the byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        ("a.csv", b"k,b\n1,\xff\n", "line 2: the byte 0xff is not UTF-8; save the file as UTF-8"),
+        ("a.csv", b'\xef\xbb\xbfk,b\r\n"1\r\n\r\n2",\xc3\xa4\r\n3,\xc3\r\n', "line 5: the byte 0xc3 is not UTF-8"),
+        ("a.csv.gz", LONG_BEFORE_A_BAD_BYTE, "line 6002: the byte 0xff"),
+        ("a.txt", b"k\n1\n", "cannot tell the format"),
+        ("a.csv.gz", b"k\n1\n", "damaged or cut short"),
+        ("a.csv.gz", gzip.compress(b"k,l\n" * 1000, mtime=0)[:-9], "damaged or cut short"),
+        ("a.csv.zip", b"k\n1\n", "not a zip archive"),
         ("a.parquet", b"PAR1 nonsense", "not readable as Parquet"),
+        ("a.parquet.gz", b"", "unpack it first"),
         ("a.jsonl", b'{"k": 1}\n{"k": \n', "line 2: not JSON"),
         ("a.jsonl", b'{"k": 1}\n[1]\n', "line 2: expected a JSON object"),
         ("a.jsonl", b'{"k": 1}\n\n{"j": 1}\n', "--key: no field k in .* line 3; it has j"),
         ("a.jsonl", b'{"k": 1}\n\xff\n', "line 2: not UTF-8: invalid start byte at byte 0"),
-        ("a.jsonl", b'{"k": 1}\n{"k": 1, "x": NaN}\n', "line 2: NaN is not JSON, use null; correct the line"),
+        (
+            "a.jsonl",
+            b'{"k": 1}\n{"k": 1, "x": NaN}\n',
+            "line 2: NaN is not JSON, use null; correct the line or pass --s",
+        ),
         ("a.jsonl", b'{"k": Infinity}\n', "line 1: Infinity is not JSON"),
         ("a.jsonl", b'{"k": {"a.b": [1, {"c": -Infinity}]}}\n', "line 1: -Infinity is not JSON"),
         ("a.jsonl", b'{"k": NaN, "k": 1}\n', "line 1: NaN is not JSON"),
@@ -132,18 +160,25 @@ def test_every_unreadable_file_is_one_clear_error(tmp_path, name, data, message)
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path):
     with pytest.raises(UserError, match="is not there"):
-        opened(tmp_path / "no.csv")
+        open_source(tmp_path / "no.csv", ())
     with pytest.raises(UserError, match="is a directory"):
-        opened(tmp_path)
+        open_source(tmp_path, ())
 
 
 def test_json_lines_are_sent_as_their_own_bytes(tmp_path):
     lines = [b'{"k":1.0,"v":[1, 2]}', '{"k":"\u00e4", "v":null}'.encode(), b'{"k":null}']
-    source = opened(write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\n\n"), ("k",))
-    assert source.check() == 3
+    source = open_source(write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\n\n"), ("k",))
+    assert source.check() == Checked(3, 0)
     (records,) = source.batches()
     assert column(records, "value") == lines
     assert column(records, "key") == [b"1.0", "\u00e4".encode(), None]
+
+
+def test_json_lines_skip_bad_rows(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'{"k":1}\nnope\n{"k":2}\n{"k":NaN}\n')
+    source = open_source(path, ("k",), skip_bad=True)
+    assert source.check() == Checked(2, 2)
+    assert read(path, ("k",), skip_bad=True)[0] == [b"1", b"2"]
 
 
 def test_parquet_types_become_json(tmp_path):

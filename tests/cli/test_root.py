@@ -61,7 +61,12 @@ def test_each_command_has_help(name, capsys):
         (["topics", "create", "t", "--partitions", "0"], "'--partitions'"),
         (["topics", "create", "t", "--config", "x"], "--config: 'x' is not NAME=VALUE"),
         (["groups", "reset", "g", "--topic", "t", "--to", "yesterday"], "--to: 'yesterday' is not earliest"),
+        (["demo", "--input", "x.csv"], "--key: --input needs the columns"),
+        (["demo", "--key", "x"], "--input: --key and --format are for a file of your own"),
+        (["demo", "--input", "no-such.csv", "--key", "x"], "--input: no-such.csv is not there"),
         (["demo", "--partitions", "2"], "'--partitions'"),
+        (["demo", "--stateful", "--key", "x"], "--stateful: streams the flights; leave --input, --key"),
+        (["demo", "--records", "500"], "--records: is for --stateful"),
         (["demo", "--stateful", "--records", "3"], "'--records'"),
     ],
 )
@@ -70,6 +75,15 @@ def test_a_mistake_is_one_line_naming_the_field_and_exit_code_2(arguments, words
     (line,) = lines(capsys)
     assert line.startswith("roster: error: ")
     assert words in line
+
+
+def test_a_file_of_the_demo_is_checked_before_anything_starts(tmp_path, capsys):
+    (tmp_path / "f.csv").write_text("a\n1\n1,2\n")
+    assert run(["demo", "--input", str(tmp_path / "f.csv"), "--key", "x"]) == 2
+    assert "--key: no column x in" in capsys.readouterr().err
+    assert run(["demo", "--input", str(tmp_path / "f.csv"), "--key", "a"]) == 2
+    assert "error: --input: " in (said := capsys.readouterr().err)
+    assert "line 3: 2 columns" in said
 
 
 def test_a_demo_without_java_says_so_before_anything_starts(tmp_path, capsys, monkeypatch):

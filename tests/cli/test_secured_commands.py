@@ -48,8 +48,8 @@ def test_every_command_connects(
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"id": number}) + "\n" for number in range(50)))
     done("topics", "create", topic, "--partitions", "2", "--command-config", config)
-    loaded = done("load", str(rows), "--topic", topic, "--key", "id", "--config", config)
-    assert loaded.startswith(f"{topic}: 50 records acknowledged in ")
+    loaded = done("load", str(rows), "--topic", topic, "--key", "id", "--json", "--config", config)
+    assert json.loads(loaded.splitlines()[-1])["acknowledged"] == 50
     assert topic in done("topics", "list", "--config", config)
     assert "leader" in done("topics", "describe", topic, "--config", config)
     read = done("topics", "read", topic, "--json", "--config", config)

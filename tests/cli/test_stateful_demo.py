@@ -7,17 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pandas as pd
 import pytest
 
-from roster.cli.demo import oracle
-from roster.cli.demo.environment import flights
+from roster.cli.demo import oracle, view
+from roster.cli.demo.environment import flights, in_order
 from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, GRACE, totals_of, windows_of
 from roster.cli.demo.oracle import Figures, Outcome, read_flights
-from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group, in_a_line
+from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
+from roster.cli.demo.takeover import ask
+from roster.cli.groups.picture import Size
 from roster.console.snapshot import Away, MemberSeen, Snapshot
-from roster.model import GroupPosition, TopicPartition
+from roster.model import Address, GroupPosition, TopicPartition
 from tests.cli.demo_processes import left_behind, read_until
 from tests.waiting import until
 
@@ -123,7 +127,6 @@ def test_a_killed_application_keeps_its_tasks_until_its_session_ends_but_no_copi
     assert state.hint() == f"the broker waits for the session of B to end: {SESSION_TIMEOUT_S - 2:.0f} s"
     for job in JOBS:
         state.hear_group(job.group, seen({"A": range(4)}, 20))
-    state.hear_application("A", {"group": "aircraft", "restored": 0, "late": 0})
     state.waiting = "all flights are counted"
     assert state.hint() == "waiting until all flights are counted"
     assert state.shared_by({"A"})
@@ -133,10 +136,10 @@ def test_a_killed_application_keeps_its_tasks_until_its_session_ends_but_no_copi
 
 
 def test_batches_add_up(state):
-    for late in (0, 1):
-        state.hear_application("A", {"group": "aircraft", "restored": 1, "late": late})
+    for rows in (5, 6):
+        state.hear_application("A", {"group": "aircraft", "rows": rows, "generation": 1, "restored": 1, "late": 0})
     app = state.applications["A"]
-    assert (app.batches, app.restored, app.late) == (2, 2, 1)
+    assert (app.rows, app.batches, app.restored, app.late) == (11, 2, 2, 0)
 
 
 def test_a_broker_that_does_not_answer_is_said(state):
@@ -144,8 +147,21 @@ def test_a_broker_that_does_not_answer_is_said(state):
     assert state.broker == "away"
 
 
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (120, 45), (80, None)])
+def test_the_picture_fits_and_shows_owner_standby_and_gap_of_each_task(state, width, height):
+    for number in range(40):
+        state.happened(f"happened {number}")
+    lines = [line.plain for line in view.lines_of(state, Size(width, height))]
+    assert height is None or len(lines) <= height
+    assert max(map(len, lines)) <= width
+    texts = [" ".join(line.split("│")[0].split()) for line in lines]
+    assert "aircraft 0_0 A B 7 15" in texts
+    assert "carriers 0_1 A B 12,000 15" in texts
+    assert any("happened 39" in line for line in lines)
+
+
 def test_a_line_has_owners_and_copies_too(state):
-    line = in_a_line(state)
+    line = view.in_a_line(state)
     assert "aircraft [0 A+B:7, 1 A+B:12000, 2 B, 3 B]" in line
     assert "counted 40 of 160" in line
 
@@ -153,12 +169,36 @@ def test_a_line_has_owners_and_copies_too(state):
 @pytest.mark.gate
 def test_flights_are_streamed_in_the_order_of_time_so_that_none_is_late(tmp_path):
     """The grace is longer than any flight is behind the latest one before it."""
-    ordered = read_flights(flights(JOBS, tmp_path).path)
+    ordered = read_flights(in_order(flights(JOBS), tmp_path, None).path)
     hours = pd.to_datetime(ordered["time_hour"], utc=True)
     assert (hours.cummax() - hours).max() < pd.Timedelta(GRACE)
-    assert len(ordered) == 336_776
-    first = read_flights(flights(JOBS, tmp_path, 250).path)
+    assert len(ordered) == len(read_flights(flights().path))
+    first = read_flights(in_order(flights(JOBS), tmp_path, 250).path)
     pd.testing.assert_frame_equal(first, ordered.head(250), check_dtype=False)
+
+
+def test_a_question_has_an_answer_or_none(tmp_path):
+    answers = {"/stores/totals/get?key=N1": (200, {"row": {"flights": 3}}), "/stores/totals/get?key=N2": (503, {})}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, document = answers[self.path]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_):
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = Address("127.0.0.1", server.server_port)
+        assert ask(address, "/stores/totals/get", key="N1") == {"row": {"flights": 3}}
+        assert ask(address, "/stores/totals/get", key="N2") is None
+        server.shutdown()
+        thread.join()
+    assert ask(address, "/stores/totals/get", key="N1") is None
 
 
 @pytest.mark.spark
@@ -179,7 +219,9 @@ def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
     assert last.startswith("demo: 6,000 flights, the state of ")
     assert last.endswith(" windows of carriers equals a plain computation")
     assert "B is killed with -9" in demo.stdout
-    assert "A went on with its copies: " in demo.stdout
+    assert "A has results of all of them" in demo.stdout
+    assert "asked of A, kept in B" in demo.stdout, "state of another application, over HTTP"
+    assert "as the plain computation" in demo.stdout
     assert not list((tmp_path / "tmp").iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from roster.cli.demo.environment import flights
-from roster.cli.demo.jobs import FLIGHTS, flights_in_file, flights_in_output
+from roster.cli.demo.jobs import flights_in_file, flights_in_output
 from roster.cli.demo.oracle import read_flights
 from roster.cli.root import run
 from roster.client import Admin
@@ -90,10 +91,16 @@ def test_pipelines_leave_no_secret_in_logs_plans_reprs_and_the_event_log(
 @pytest.mark.gate
 def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka, tmp_path: Path) -> None:
     """Its application, its file and its plain computation, on SASL_SSL with SCRAM and ACLs."""
-    path = flights((FLIGHTS,), tmp_path, 5_000).path
+    from zipfile import ZipFile
+
+    with ZipFile(flights().path) as archive, archive.open("flights.csv") as whole:
+        lines = [whole.readline() for _ in range(5_001)]
+    path = tmp_path / "flights.csv"
+    path.write_bytes(b"".join(lines))
+    assert len(list(csv.reader(path.open()))) == 5_001
     topic = unique("shop")
     config = properties(tmp_path / "client.properties", secured_kafka)
-    load = ["load", str(path), "--topic", topic, "--partitions", "3", "--key", "carrier,tailnum"]
+    load = ["load", str(path), "--topic", topic, "--partitions", "3", "--key", "carrier,tailnum", "--null", "NA"]
     assert run([*load, "--config", config]) == 0
     env, events = environment(tmp_path)
     command = [sys.executable, "-m", "roster.cli.demo.application", "--name", "A", "--job", "flights", topic, topic]

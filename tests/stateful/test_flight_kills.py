@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.cli.demo import oracle
-from roster.cli.demo.environment import flights
+from roster.cli.demo.environment import flights, in_order
 from roster.cli.demo.jobs import AIRCRAFT, CARRIERS
 from roster.client import ClientError
-from tests.real.realparts.apache import ApacheKafka
+from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.sinks.test_transactional_kills import quick_broker
 from tests.spark.programs import send, start
 from tests.spark.spark_topics import Topics
@@ -50,6 +50,7 @@ class Application:
         self.log = folder / f"app-{number}-{started}.log"
         words = ["--name", f"A{number}", "--bootstrap", bootstrap, "--directory", str(folder)]
         words += [word for job in JOBS for word in ("--job", job.name, job.group, job.topic)]
+        words += [word for port in free_ports(len(JOBS)) for word in ("--server", f"127.0.0.1:{port}")]
         command = [sys.executable, "-m", "roster.cli.demo.application", *words]
         with self.log.open("w") as log:
             self.process = start(command, stdout=log, stderr=subprocess.STDOUT)
@@ -135,7 +136,7 @@ class Blows:
 def streaming(bootstrap: str, path: Path, rate: float) -> Iterator[Callable[[], bool]]:
     """Load the file into each job's topic; yields whether that is over."""
     roster = [sys.executable, "-c", "from roster.cli import main; main()"]
-    options = ["--bootstrap", bootstrap, "--rate", str(rate)]
+    options = ["--bootstrap", bootstrap, "--rate", str(rate), "--null", "NA", "--json"]
     loaders = [
         start(
             [*roster, "load", str(path), "--topic", job.topic, "--key", *job.key, *options], stdout=subprocess.DEVNULL
@@ -160,7 +161,7 @@ def survive(topics: Topics, folder: Path, restart: Callable[[], object]) -> None
     for job in JOBS:
         topics.admin.create_topic(job.topic, PARTITIONS)
         topics.admin.create_topic(job.output, PARTITIONS)
-    workload = flights(JOBS, folder)
+    workload = in_order(flights(JOBS), folder, None)
     expected = workload.expected()
     with (
         contextlib.closing(Blows(topics, folder, restart)) as blows,

@@ -141,6 +141,9 @@ cluster_options = _target_options("--config", "--command-config")
 """Adds --bootstrap and --config to a command, which gets their `target`."""
 cluster_options_but_config = _target_options("--command-config")
 """Likewise for a command that has another --config: there the file is --command-config."""
+form_option = click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed where standard input is no terminal.")
 

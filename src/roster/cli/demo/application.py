@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, FLIGHTS, Job
+from roster.cli.demo.jobs import AIRCRAFT, CARRIERS, FLIGHTS, KEYS, Job
 from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
 from roster.cli.output import print_json_line
 from roster.client import ClientError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from roster.spark import Progress
 
-JOBS = {job.name: job for job in (FLIGHTS, AIRCRAFT, CARRIERS)}
+JOBS = {job.name: job for job in (FLIGHTS, KEYS, AIRCRAFT, CARRIERS)}
 _EVERY_S = 0.5
 
 
@@ -41,17 +41,20 @@ def main() -> int:
         parser.add_argument(name, required=True)
     parser.add_argument("--directory", type=Path, required=True, help="Where output and state are.")
     parser.add_argument("--job", nargs=3, action="append", required=True, metavar=("NAME", "GROUP", "TOPIC"))
+    parser.add_argument("--server", action="append", default=[], help="Where queries are answered, for each job.")
     parser.add_argument("--config", help="Properties file with security settings, for a cluster of your own.")
     parser.add_argument("--join-when", type=Path, help="Once Spark is up, wait for this file before joining.")
     options = parser.parse_args()
     jobs = [replace(JOBS[name], group=group, topic=topic) for name, group, topic in options.job]
+    servers = options.server or [None] * len(jobs)
     pipelines: list[tuple[Job, Pipeline]] = []
     try:
         spark = open_session(options.name)
         print_json_line({"spark": "up"})
         while options.join_when is not None and not options.join_when.exists():
             time.sleep(0.1)
-        pipelines.extend((job, started(spark, job, options)) for job in jobs)
+        for job, server in zip(jobs, servers, strict=True):
+            pipelines.append((job, started(spark, job, options, server)))
         while not any(pipeline.wait(_EVERY_S / len(jobs)) for _, pipeline in pipelines):
             for job, pipeline in pipelines:
                 tell_copies(pipeline, job)
@@ -82,9 +85,9 @@ def open_session(name: str) -> SparkSession:
     return spark
 
 
-def started(spark: SparkSession, job: Job, options: argparse.Namespace) -> Pipeline:
+def started(spark: SparkSession, job: Job, options: argparse.Namespace, server: str | None) -> Pipeline:
     """Start the pipeline of a job; with a store it keeps copies of the other applications' state."""
-    state = State(dir=str(options.directory / f"state-{options.name}"), standbys=1)
+    state = State(dir=str(options.directory / f"state-{options.name}"), standbys=1, application_server=server)
     pipeline = Pipeline(
         spark,
         options.bootstrap,
@@ -107,7 +110,7 @@ def started(spark: SparkSession, job: Job, options: argparse.Namespace) -> Pipel
 
 def say(group: str, progress: Progress) -> None:
     """Report a batch's progress to the demo."""
-    figures = ("restored", "late")
+    figures = ("rows", "generation", "restored", "late")
     print_json_line({"group": group, **{name: getattr(progress, name) for name in figures}})
 
 

@@ -1,21 +1,16 @@
-"""The demo: starts children, hears them and their groups, waits with one deadline, compares results.
-
-Two applications share the work, and one is killed. Without state a third joins before, and the broker is killed, too.
-"""
+"""The engine of all demos: starts children, hears them and their groups, waits with one deadline, compares results."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import time
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.cli.demo import oracle
 from roster.cli.demo.processes import ChildMessage
-from roster.cli.demo.state import Application, DemoState, Group, in_a_line, in_words, stamp
+from roster.cli.demo.state import Application, DemoState, Group, in_words
 from roster.cli.errors import Failure, one_line
-from roster.cli.groups.live import PlainView
 from roster.cli.signals import check_interrupted
 from roster.client import Admin, ClientError
 from roster.console.looking import Looker
@@ -28,13 +23,10 @@ if TYPE_CHECKING:
     from roster.cli.demo.environment import Environment, Expected
     from roster.cli.demo.jobs import Job
     from roster.cli.demo.processes import Child
+    from roster.cli.groups.live import View
 
 STREAM_S = 30.0
-SHARED_S = 5.0
-"""Seconds for which the applications share before one is killed."""
-DIES_AT, BROKER_DIES_AT = 0.4, 0.65
-BROKER_AWAY_S = 2.0
-_TICK_S, _FIGURES_S = 0.1, 2.5
+_TICK_S = 0.1
 _LOOK_EVERY_S, _LOOK_TIMEOUT_S = 0.5, 3.0
 
 
@@ -46,15 +38,25 @@ class GroupSeen(NamedTuple):
 
 
 class Demo:
-    """One run of the demo; every step waits for a condition."""
+    """One run of a demo. A demo of its own has `play`, which takes its steps; every step waits for a condition."""
 
-    def __init__(self, environment: Environment, rate: float | None, deadline_s: float) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        open_view: Callable[[DemoState], View],
+        rate: float | None,
+        deadline_s: float,
+    ) -> None:
         self.environment, self.rate, self.deadline_s = environment, rate, deadline_s
         self.jobs = environment.workload.jobs
         groups = {job.group: Group(environment.partitions) for job in self.jobs}
         self.state = DemoState(groups, copied=any(job.store for job in self.jobs))
         self.started, self._shown = time.monotonic(), 0
-        self.view = PlainView(partial(in_a_line, self.state), stamp, _FIGURES_S)
+        self.view = open_view(self.state)
+
+    def play(self) -> None:
+        """Take the steps from the first application's start until all is counted."""
+        raise NotImplementedError
 
     def run(self) -> oracle.Outcome:
         """Run every step and compare the output, or raise Failure."""
@@ -63,19 +65,9 @@ class Demo:
             with contextlib.ExitStack() as lookers:
                 for job in self.jobs:
                     lookers.enter_context(self._looker(job))
-                self._two_share()
-                if not self.state.copied:
-                    self._third_joins()
-                self._second_dies()
-                if not self.state.copied:
-                    self._broker_dies()
-                self.wait("all is loaded", lambda: all(loader.exit_code == 0 for loader in self.loaders))
-                self.wait("all records are counted", lambda: self.state.is_counted)
-                self.happened(f"all {self.state.counted:,} records are counted")
+                self.play()
             self._all_leave()
-            if not self.state.copied:
-                covered = self.environment.settle_output()
-                self.happened(f"the sink covers {covered:,} offsets of {self.state.in_topics:,} in the topic")
+            self.before_comparison()
             verdicts = {job.nouns: self._compare(job) for job in self.jobs}
             groups = ", ".join(f"{verdict.groups:,} {nouns}" for nouns, verdict in verdicts.items())
             self.happened(f"compared with a plain computation of the file: {groups}")
@@ -88,73 +80,35 @@ class Demo:
             self._show()
             self.view.close()
 
-    # The story.
+    def before_comparison(self) -> None:
+        """Check the output once all applications have left."""
 
-    def _two_share(self) -> None:
-        """Start the stream once it is shared: a slow machine would have all of it in the topics before."""
-        self._start("A", "B")
-        self.expected: Expected = self.environment.workload.expected()
-        self.state.total = self.expected.records
-        self.wait("A and B share the partitions", lambda: self.state.shared_by({"A", "B"}))
-        self.happened("A and B share the partitions")
-        if not self.state.copied:
-            self._start("C", held=True)
-            self.wait("C is ready to join", lambda: self.state.applications["C"].status != "starting")
-        rate = self.rate or max(1.0, self.state.total / STREAM_S)
-        self.loaders = [self.environment.start_loader(job, rate) for job in self.jobs]
-        into_each = " into each topic," if len(self.jobs) > 1 else ""
-        self.happened(
-            f"{self.state.total:,} records of {self.environment.workload.path.name}{into_each} at {rate:,.0f} a second"
-        )
+    # Steps that all demos have.
 
-    def _start(self, *names: str, held: bool = False) -> None:
+    def start(self, *names: str, held: str = "") -> None:
+        """Start applications, `held` being held back, and compute the expected results beside the first ones."""
         for name in names:
             self.state.applications[name] = Application(name)
-            self.environment.start_application(name, held=held)
+            self.environment.start_application(name, held=name == held)
             self.happened(f"PySpark application {name} starts")
+        if not self.state.total:
+            self.expected: Expected = self.environment.workload.expected()
+            self.state.total = self.expected.records
+        if not self.state.total:
+            raise Failure(f"--input: {self.environment.workload.path} holds no records")
 
-    def _third_joins(self) -> None:
-        self.wait("records are counted", lambda: self.state.counted > 0)
-        self.environment.let_in("C")
-        self.happened("PySpark application C joins the group")
-        self.wait("A, B and C share the partitions", lambda: self.state.shared_by({"A", "B", "C"}))
+    def stream(self) -> list[Child]:
+        """Start a loader for each topic."""
+        total, rate = self.state.total, self.rate or max(1.0, self.state.total / STREAM_S)
+        into_each = " into each topic," if len(self.jobs) > 1 else ""
+        loaders = [self.environment.start_loader(job, rate) for job in self.jobs]
+        self.happened(f"{total:,} records of {self.environment.workload.path.name}{into_each} at {rate:,.0f} a second")
+        return loaders
 
-    def _second_dies(self) -> None:
-        state, rest = self.state, {name for name in self.state.applications if name != "B"}
-
-        def has_worked() -> bool:
-            if state.copied:
-                return state.share >= DIES_AT and state.is_covered()
-            return state.applications["C"].batches > 0 or state.counted >= state.total
-
-        self.wait(
-            f"all have worked and shared for {SHARED_S:.0f} s",
-            lambda: has_worked() and state.shared_for({*rest, "B"}) >= SHARED_S,
-        )
-        moving, before = state.tasks_of("B"), state.applications["A"].restored
-        gaps = sum(state.copies(group, number).get("A", 0) for group, number in moving)
-        self.environment.children["B"].kill()
-        state.killed("B")
-        copies = f": it ran {len(moving)} tasks, whose copies in A were {gaps:,} changelog records behind"
-        self.happened(f"B is killed with -9 at {state.share:.0%}{copies if state.copied else ''}")
-        self.wait(f"{in_words(sorted(rest))} go on without B", lambda: state.shared_by(rest))
-        if state.copied:
-            self.wait("A has caught up", lambda: state.is_counted)
-            replayed = state.applications["A"].restored - before
-            self.happened(f"A went on with its copies: {replayed:,} changelog records replayed")
-
-    def _broker_dies(self) -> None:
-        self.wait(f"{BROKER_DIES_AT:.0%} are counted", lambda: self.state.share >= BROKER_DIES_AT)
-        self.environment.children["broker"].kill()
-        self.happened(f"the broker is killed with -9 at {self.state.share:.0%}")
-        again = time.monotonic() + BROKER_AWAY_S
-        self.wait("the broker has been away", lambda: time.monotonic() >= again)
-        self.state.broker = "away"
-        self.environment.start_broker()
-        self.happened("the broker starts again on the same directory and port")
-        self.wait("the broker answers again", lambda: self.state.broker == "up")
-
-    # Steps of it.
+    def all_is_counted(self) -> None:
+        """Wait until each group has counted the whole file."""
+        self.wait("all records are counted", lambda: self.state.is_counted)
+        self.happened(f"all {self.state.counted:,} records are counted")
 
     def happened(self, text: str) -> None:
         """Record and show an event."""
@@ -247,6 +201,8 @@ class Demo:
             self.state.hear_group(message.group, message.seen)
         elif message.child in self.state.applications:
             self.state.hear_application(message.child, message.message)
+        elif "acknowledged" in message.message:
+            self.state.loaded[message.child] = message.message["acknowledged"]
 
     def _show(self) -> None:
         new, self._shown = self.state.events[self._shown :], len(self.state.events)

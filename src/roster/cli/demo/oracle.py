@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from roster.cli.load.files import unpacked
+
 _COLUMNS = ["carrier", "tailnum", "time_hour", "dep_delay", "distance"]
 
 Group: TypeAlias = tuple[object, ...]
@@ -87,6 +89,12 @@ def compare(expected: Groups, actual: Groups) -> Verdict:
 
 
 def read_flights(path: Path) -> pd.DataFrame:
-    """Read the columns of the plain computations from a CSV file; what is empty is null."""
-    text = io.StringIO(path.read_text(encoding="utf-8"))  # as Ctrl-C while pandas reads a file is a ParserError
-    return pd.read_csv(text, usecols=_COLUMNS, keep_default_na=False, na_values=[""])
+    """Read the columns of the plain computations from a CSV file, or the one in a zip file; NA is null."""
+    with unpacked(path) as stream:  # into memory, as Ctrl-C while pandas reads a file is a ParserError
+        text = io.StringIO(stream.read().decode())
+    return pd.read_csv(text, usecols=_COLUMNS, keep_default_na=False, na_values=["NA"])
+
+
+def total_of(groups: Groups) -> int:
+    """Records over all groups."""
+    return sum(figures.records for figures in groups.values())

@@ -60,6 +60,16 @@ class Child:
         """None while it runs; minus the signal that ended it."""
         return self.process.poll()
 
+    def pause(self) -> None:
+        """SIGSTOP: stand still until `resume`."""
+        if self.exit_code is None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.exit_code is None:
+            self.process.send_signal(signal.SIGCONT)
+
     def terminate(self) -> None:
         """SIGTERM: finish and leave."""
         self.expected_to_end = True

@@ -9,6 +9,7 @@ from roster._json import JsonObject
 from roster.console.events import Event as GroupEvent
 from roster.console.events import EventKind
 from roster.console.history import GroupHistory
+from roster.console.rows import GroupRows, rows_of
 from roster.console.snapshot import Away, Snapshot
 from roster.model import GroupPosition
 
@@ -30,9 +31,11 @@ class Application:
 
     name: str
     status: str = "starting"
+    rows: int = 0
     batches: int = 0
     restored: int = 0
     late: int = 0
+    generation: int = -1
     killed_at: float | None = None
     copies: dict[str, dict[int, int]] = field(default_factory=dict)
 
@@ -56,6 +59,7 @@ class Group:
 
     partitions: int
     history: GroupHistory = field(default_factory=lambda: GroupHistory({client_id(name): name for name in "ABC"}))
+    rows: GroupRows = field(default_factory=lambda: GroupRows((), ()))
     owners: dict[int, str] = field(default_factory=dict)
     committed: int = 0
     end: int = 0
@@ -73,6 +77,7 @@ class Group:
             self.committed = sum(position.committed or 0 for position in known.values()) if known else self.committed
             self.end = sum(position.end or 0 for position in known.values()) if known else self.end
         events = self.history.see(look)
+        self.rows = rows_of(self.history)
         names = {key: member.mark for key, member in self.history.members.items()}
         self.owners = {tp.partition: names[key] for tp, key in self.history.owners.items() if key in names}
         return events
@@ -92,12 +97,16 @@ class DemoState:
     copied: bool = False
     total: int = 0
     """Records of the file, which each group counts."""
+    loaded: dict[str, int] = field(default_factory=dict)
+    """Records acknowledged, by loader."""
     now: float = 0.0
     broker: str = "starting"
     applications: dict[str, Application] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
     """Condition that the current step waits for."""
+    assigned_at: float | None = None
+    """When an application was first seen with partitions."""
     shared_since: tuple[frozenset[str], float] = (frozenset(), 0.0)
     """Applications that share all partitions of every group, and the time since."""
 
@@ -130,6 +139,11 @@ class DemoState:
     def is_counted(self) -> bool:
         """True once each group has counted the whole file."""
         return 0 < self.goal <= self.in_topics and not self.lag
+
+    @property
+    def since_assignment(self) -> float:
+        """Seconds since an application was first seen with partitions; 0 before."""
+        return 0.0 if self.assigned_at is None else self.now - self.assigned_at
 
     def tasks_of(self, name: str) -> list[tuple[str, int]]:
         """Return an application's tasks, as (group, partition)."""
@@ -178,8 +192,10 @@ class DemoState:
 
     def _see_owners(self) -> None:
         for app in self.applications.values():
-            if app.status in ("starting", "ready") and self.tasks_of(app.name):
-                app.status = "running"
+            if not self.tasks_of(app.name):
+                continue
+            app.status = "running" if app.status in ("starting", "ready") else app.status
+            self.assigned_at = self.now if self.assigned_at is None else self.assigned_at
         sharing = {group.sharing for group in self.groups.values()}
         names = sharing.pop() if len(sharing) == 1 else frozenset()
         if names != self.shared_since[0]:
@@ -196,8 +212,10 @@ class DemoState:
         elif "copies" in message:
             app.copies[message["group"]] = {int(number): gap for number, gap in message["copies"].items()}
         else:
+            app.rows += message["rows"]
             app.restored += message["restored"]
             app.late += message["late"]
+            app.generation = message["generation"]
             app.batches += 1
 
     def killed(self, name: str) -> None:
@@ -221,7 +239,7 @@ class DemoState:
                 left = max(0.0, app.killed_at + SESSION_TIMEOUT_S - self.now)
                 return f"the broker waits for the session of {app.name} to end: {left:.0f} s"
         busy = []
-        if compiling := [app.name for app in apps if app.status == "running" and not app.batches and self.in_topics]:
+        if compiling := [app.name for app in apps if app.status == "running" and not app.batches and self.loaded]:
             busy.append(f"first batch of {in_words(compiling)}: compiling")
         if starting := [app.name for app in apps if app.status == "starting"]:
             busy.append(f"Spark is starting in {in_words(starting)} (10–30 s, more on a busy machine)")
@@ -231,32 +249,3 @@ class DemoState:
 def in_words(names: list[str]) -> str:
     """Join names: "A", "A and B", "A, B and C"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def stamp(at: float) -> str:
-    """Seconds since the start."""
-    return f"{at:6.1f} s"
-
-
-def in_a_line(state: DemoState) -> str:
-    """The state's numbers in a line."""
-    groups = " ".join(
-        _copies_in_a_line(state, key) if state.copied else _group_in_a_line(state, key) for key in state.groups
-    )
-    hint = f"; {state.hint()}" if state.hint() else ""
-    figures = f"loaded {state.in_topics}, counted {state.counted} of {state.goal}, lag {state.lag}"
-    return f"{figures}, {groups}{hint}"
-
-
-def _group_in_a_line(state: DemoState, key: str) -> str:
-    history = state.groups[key].history
-    members = " ".join(f"{name}:{len(state.tasks_of(name))}" for name in state.applications)
-    return f"{history.rate or 0:,.0f} rows/s, group {history.state or '-'} [{members}]"
-
-
-def _copies_in_a_line(state: DemoState, key: str) -> str:
-    def places(number: int) -> str:
-        copies = [f"+{name}:{gap}" for name, gap in state.copies(key, number).items()]
-        return f"{number} {state.groups[key].owners.get(number, '-')}{''.join(copies)}"
-
-    return f"{key} [{', '.join(map(places, range(state.groups[key].partitions)))}]"

@@ -29,11 +29,11 @@ class View:
         """Called once, whatever the end is."""
 
 
-def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp) -> View:
-    """The picture by `draw` if stdout is a terminal; else events and `say`."""
+def open_view(draw: Draw, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> View:
+    """The picture by `draw` if stdout is a terminal; else events and `say`, every so many seconds."""
     console = Console(highlight=False)
     is_screen = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, draw) if is_screen else PlainView(say, stamp)
+    return LiveView(console, draw) if is_screen else PlainView(say, stamp, every_s)
 
 
 class LiveView(View):
@@ -66,7 +66,7 @@ class LiveView(View):
 class PlainView(View):
     """Each event once as a line, and the figures every few seconds."""
 
-    def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float = 0.0) -> None:
+    def __init__(self, say: Callable[[], str], stamp: Stamp, every_s: float) -> None:
         self._say, self._stamp, self._every_s, self._next = say, stamp, every_s, every_s
 
     def seen(self, events: Sequence[Told], now: float) -> None:

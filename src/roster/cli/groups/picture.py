@@ -70,22 +70,24 @@ def picture(
     events: Sequence[Told],
     size: Size,
     stamp: Callable[[float], str],
+    people: Lines | None = None,
 ) -> Lines:
-    """Draw the head, then members, partitions and events in what is left; at most `size.height` lines."""
+    """Draw the head, then members (or `people`), partitions and events in what is left; at most `size.height` lines."""
     if size.height is None:
-        body = [*members(rows, size.width, None), Text(), *partitions(rows, size), Text()]
+        above = members(rows, size.width, None) if people is None else people
+        body = [*above, Text(), *partitions(rows, size), Text()]
         return [*head, Text(), *body, *timeline(events, size.width, None, stamp)]
     head = head[: max(1, size.height - MOST_EVENTS)]
     left = size.height - len(head)
     wanted = min(len(events), max(MOST_EVENTS, left // 6)) + 1
-    group = _group(rows, Size(size.width, max(0, left - wanted)))
+    group = _group(rows, Size(size.width, max(0, left - wanted)), people)
     return [*head, *group, *timeline(events, size.width, left - len(group), stamp)]
 
 
-def _group(rows: GroupRows, size: Size) -> Lines:
+def _group(rows: GroupRows, size: Size, people: Lines | None) -> Lines:
     assert size.height is not None  # only drawn so
     room = min(len(rows.members) + 1, max(2, size.height // 3))
-    above = members(rows, size.width, room)[: size.height]
+    above = (members(rows, size.width, room) if people is None else people)[: size.height]
     rest = size.height - len(above)
     blank = 1 if above and rest > len(rows.partitions) + 2 else 0
     return [*above, *[Text()] * blank, *partitions(rows, Size(size.width, rest - blank))]
@@ -121,12 +123,13 @@ def table_line(cells: Sequence[Text | str], widths: Sequence[int], width: int, s
 # Status.
 
 
-def status(group: str, history: GroupHistory, width: int, now: float) -> Lines:
+def status(group: str, history: GroupHistory, width: int, now: float, generation: str | None = None) -> Lines:
     """The group's name and state; lag and rates with their course; what the group waits for, if anything."""
     state, style = _state(history)
     parts = [Text(group, style="bold"), Text(state, style=style)]
+    generation_text = generation or generation_of(history)
     results = history.results and f"results {history.results}"
-    parts += [Text(part) for part in (generation_of(history), history.protocol, results) if part]
+    parts += [Text(part) for part in (generation_text, history.protocol, results) if part]
     parts.append(Text(f"{counted(history.rebalances, 'rebalance')} seen", style="dim"))
     if history.coordinator:
         parts.append(Text(history.coordinator, style="dim"))

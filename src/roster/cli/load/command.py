@@ -1,27 +1,25 @@
 """`roster load`: a file into a topic."""
 
 import contextlib
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import click
+from rich import progress
+from rich.console import Console
 
 from roster.cli.admin import admin
-from roster.cli.errors import Failure, UserError, one_line
-from roster.cli.load.csv_source import CsvSource
-from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, Producer, Tally
-from roster.cli.load.source import JsonLinesSource, ParquetSource, Source
-from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of
+from roster.cli.errors import Failure, UserError
+from roster.cli.load.files import readable_twice
+from roster.cli.load.formats import open_source
+from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Producer, Tally
+from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of, form_option
+from roster.cli.output import print_json_line
 from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
 
-_FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
-_STDIN = Path("-")
-_REPORT_EVERY_S = 5.0
+_JSON_EVERY_S = 0.5
+_PLAIN_EVERY_S = 5.0
 
 
 @click.command()
@@ -32,12 +30,7 @@ _REPORT_EVERY_S = 5.0
 @click.option(
     "--partitions", type=click.IntRange(1, INT32), help="Create the topic with this many if it does not exist."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["csv", "jsonl", "parquet"]),
-    help="Format of FILE, if its name does not say.",
-)
+@form_option
 @click.option(
     "--null",
     "nulls",
@@ -45,6 +38,12 @@ _REPORT_EVERY_S = 5.0
     multiple=True,
     help="CSV text that means null, besides the empty one; repeatable.",
 )
+@click.option(
+    "--skip-bad-rows",
+    is_flag=True,
+    help="Leave out rows that cannot be read or are too large, instead of refusing the file.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Progress and result as JSON lines.")
 @cluster_options
 def load(
     file: Path,
@@ -54,81 +53,36 @@ def load(
     partitions: int | None,
     form: str | None,
     nulls: tuple[str, ...],
+    skip_bad_rows: bool,
+    as_json: bool,
     target: Target,
 ) -> None:
     """Send each row of FILE to a topic as one JSON record; FILE may be - for standard input, or a pipe.
 
-    CSV (with a header), JSON lines or Parquet. The whole file is checked before the first record is sent; what comes
-    through a pipe is copied to a temporary file for that. The producer is idempotent: a broker that goes away and comes
-    back makes no doubles.
+    CSV (with a header), JSON lines or Parquet; plain, .gz, or alone in a .zip. The whole file is checked before the
+    first record is sent; what comes through a pipe is copied to a temporary file for that. The producer is idempotent:
+    a broker that goes away and comes back makes no doubles.
     """
     columns = columns_of(key, "--key") if key is not None else ()
-    with readable_twice(file) as path:
-        source = open_source(path, columns, form or _format_of(file), nulls=nulls, name=_name(file))
+    with readable_twice(file, form) as (path, name):
+        source = open_source(path, columns, form, skip_bad=skip_bad_rows, nulls=nulls, name=name)
         max_message_bytes = _look_up_topic(target, topic, partitions)
-        tally = Tally(source.check())
+        checked = source.check(max_message_bytes - RECORD_OVERHEAD)
         if partitions is not None:
             with admin(target) as cluster, contextlib.suppress(TopicExistsError):
                 cluster.create_topic(topic, partitions)
-        producer = Producer(target, topic, tally, _Reporter(topic), max_message_bytes)
+        tally = Tally(checked.rows)
+        report = _Reporter(topic, checked.rows, as_json)
+        producer = Producer(target, topic, tally, report, max_message_bytes)
         try:
-            producer.send(source.batches(), rate)
+            with report:
+                producer.send(source.batches(), rate)
+                report.fill(tally)
         except KeyboardInterrupt:
             producer.abort()
-            click.echo(f"roster: interrupted: {tally.acknowledged} of {tally.total} acknowledged", err=True)
+            click.echo(f"roster: interrupted: {tally.acknowledged} of {checked.rows} acknowledged", err=True)
             raise
-    rate_seen = f"{tally.acknowledged} records acknowledged in {tally.seconds:.1f} s ({tally.rate:,.0f} records/s)"
-    click.echo(f"{topic}: {rate_seen}, {tally.failed} failed")
-    if tally.failed:
-        raise Failure(f"{tally.failed} of {tally.total} records were not delivered: {tally.failure}")
-
-
-def _name(file: Path) -> str:
-    return "standard input" if file == _STDIN else str(file)
-
-
-def _format_of(file: Path) -> str:
-    """Return the format that a file's name promises. Raises UserError if it promises none."""
-    form = _FORMATS.get(file.suffix.lower())
-    if form is None:
-        raise UserError(f"--format: the name of {_name(file)} does not say it; add --format csv, jsonl or parquet")
-    return form
-
-
-def open_source(path: Path, key: tuple[str, ...], form: str, *, nulls: tuple[str, ...] = (), name: str = "") -> Source:
-    """Open the source for a file of a format: "csv", "jsonl" or "parquet".
-
-    key: columns whose text becomes the record key; none for records without a key. nulls: CSV texts that mean null
-    besides the empty one, such as "NA". name: what errors call the file, if not its path. Raises UserError for no file.
-    """
-    named = name or str(path)
-    if not path.is_file():
-        problem = "a directory" if path.is_dir() else "not there"
-        raise UserError(f"FILE: {named} is {problem}; give a CSV, JSON lines or Parquet file")
-    if form == "csv":
-        return CsvSource(path, named, key, nulls)
-    return (JsonLinesSource if form == "jsonl" else ParquetSource)(path, named, key)
-
-
-@contextlib.contextmanager
-def readable_twice(path: Path) -> Iterator[Path]:
-    """Open the file, or a copy of a pipe's content, which lies in the directory for temporary files (TMPDIR) meanwhile.
-
-    path: a file, a pipe, or `-` for standard input. Raises Failure if the copy cannot be written.
-    """
-    if path != _STDIN and (not path.exists() or path.is_file() or path.is_dir()):
-        yield path
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="roster-load-"))
-            source: BinaryIO = sys.stdin.buffer if path == _STDIN else stack.enter_context(path.open("rb"))
-            shutil.copyfileobj(source, copy, 1 << 20)
-            copy.flush()
-        except OSError as error:
-            problem = f"cannot be copied to {tempfile.gettempdir()} (TMPDIR): {one_line(error)}"
-            raise Failure(f"{_name(path)} {problem}") from error
-        yield Path(copy.name)
+    _conclude(topic, tally, checked.bad, as_json)
 
 
 def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
@@ -149,17 +103,71 @@ def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
     return DEFAULT_MAX_MESSAGE_BYTES
 
 
-class _Reporter:
-    """Reports progress every few seconds, as a line on standard error."""
+def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
+    if as_json:
+        print_json_line({**_figures(tally), "bad_rows": bad, "done": True})
+    else:
+        skipped = f", {bad} bad rows left out" if bad else ""
+        click.echo(
+            f"{topic}: {tally.acknowledged} records acknowledged in {tally.seconds:.1f} s "
+            f"({tally.rate:,.0f} records/s), {tally.failed} failed{skipped}"
+        )
+    if tally.failed:
+        raise Failure(f"{tally.failed} of {tally.total} records were not delivered: {tally.failure}")
 
-    def __init__(self, topic: str) -> None:
-        self._topic, self._next = topic, time.monotonic() + _REPORT_EVERY_S
+
+def _figures(tally: Tally) -> dict[str, object]:
+    figures = {"sent": tally.sent, "acknowledged": tally.acknowledged, "failed": tally.failed}
+    return figures | {"seconds": round(tally.seconds, 3)} | ({"waiting": tally.trouble} if tally.trouble else {})
+
+
+class _Reporter:
+    """Reports progress: a bar on a terminal, else lines on stderr, or JSON lines on stdout."""
+
+    def __init__(self, topic: str, total: int, as_json: bool) -> None:
+        self.topic, self.total, self.as_json = topic, total, as_json
+        self.bar: progress.Progress | None = None
+        self.every = _JSON_EVERY_S if as_json else _PLAIN_EVERY_S
+        self.next = time.monotonic() + self.every
+        if not as_json and sys.stderr.isatty():
+            self.every, self.next = 0.1, 0.0
+            self.bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[rate]:,.0f}/s"),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[waiting]}", style="yellow", markup=False),
+                console=Console(stderr=True),
+            )
+            self.task = self.bar.add_task(topic, total=total, rate=0.0, waiting="")
+
+    def __enter__(self) -> "_Reporter":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
 
     def __call__(self, tally: Tally) -> None:
-        """Report progress if it is time to."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _REPORT_EVERY_S
-        waiting = f"; waiting: {tally.trouble}" if tally.trouble else ""
-        done = f"{tally.acknowledged} of {tally.total} acknowledged, {tally.failed} failed"
-        click.echo(f"{self._topic}: {done}{waiting}", err=True)
+        now = time.monotonic()
+        if now >= self.next:
+            self.next = now + self.every
+            self._say(tally)
+
+    def fill(self, tally: Tally) -> None:
+        """Draw the bar as it is at the end; lines say that in the result."""
+        if self.bar is not None:
+            self._say(tally)
+
+    def _say(self, tally: Tally) -> None:
+        waiting = f"waiting: {tally.trouble}" if tally.trouble else ""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=tally.acknowledged, rate=tally.rate, waiting=waiting)
+        elif self.as_json:
+            print_json_line(_figures(tally))
+        else:
+            done = f"{tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed"
+            click.echo(f"{self.topic}: {'; '.join(filter(None, [done, waiting]))}", err=True)

@@ -1,22 +1,29 @@
-"""Files as records: what every format shares, JSON lines and Parquet; CSV is in `csv_source`. Each in constant memory.
+"""Files as records: what every format shares.
 
 A source is read twice: `check` looks at every row before anything is sent, so that a bad row in the middle does not
 leave half a file in the topic, and learns the row count and which CSV columns are numbers; `batches` then yields them.
 """
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from roster.cli import strict_json
-from roster.cli.errors import UserError, one_line
+from roster.cli.errors import UserError
 from roster.cli.load.json_rows import json_keys, json_rows
 
-_BATCH_ROWS = 8192
+BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Result of checking every row: how many are good, how many bad ones are left out."""
+
+    rows: int
+    bad: int
 
 
 @dataclass
@@ -26,14 +33,60 @@ class Source:
     path: Path
     name: str
     key: tuple[str, ...]
+    skip_bad: bool = False
+    most: int | None = field(default=None, init=False)
+    """Bytes of the largest record that the topic takes, None if all are taken; set by `check`."""
 
-    def check(self) -> int:
-        """Check every row and return how many there are; a bad one is a UserError that names its place."""
-        return sum(rows.num_rows for rows in self.batches())
+    def check(self, most: int | None = None) -> Checked:
+        """Check every row; a bad one is a UserError that names its line, unless bad rows are skipped.
+
+        A row whose key and value have more than `most` bytes together is a bad one too.
+        """
+        self.most = most
+        good = bad = 0
+        for rows, large, skipped in self._read():
+            if large and not self.skip_bad:
+                index, size = large[0]
+                raise self._oversize(self._place(good + index), size)
+            good += rows.num_rows - len(large)
+            bad += skipped + len(large)
+        return Checked(good, bad)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records (`make_records`) in file order. Raises UserError for a row that has none."""
+        """Yield the records (`make_records`) in file order."""
+        for records, large, _ in self._read():
+            if large:
+                kept = np.ones(records.num_rows, bool)
+                kept[[index for index, _ in large]] = False
+                yield records.filter(pa.array(kept))
+            else:
+                yield records
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Sequence[tuple[int, int]], int]]:
+        """Yield the records of a number of rows, (index, size) of those too large, and how many bad rows have none.
+
+        Raises UserError for a row that has none, unless bad rows are skipped.
+        """
         raise NotImplementedError
+
+    def _place(self, row: int) -> str:
+        """Name the place of a row that has a record; they count from 0."""
+        return f"row {row + 1}"
+
+    def _large(self, records: pa.RecordBatch) -> list[tuple[int, int]]:
+        """(index, size) of the records whose key and value have too many bytes together."""
+        if self.most is None:
+            return []
+        key, value = (pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value"))
+        sizes = np.add(key.to_numpy(), value.to_numpy(), dtype=np.int64)
+        large = np.flatnonzero(sizes > self.most)
+        return list(zip(large.tolist(), sizes[large].tolist(), strict=True))
+
+    def _oversize(self, place: str, size: int) -> UserError:
+        return UserError(
+            f"FILE: {self.name} {place}: makes a record of {size} bytes, the topic takes {self.most} "
+            "(max.message.bytes); shorten it, raise the setting or pass --skip-bad-rows"
+        )
 
     def _require_columns(self, names: list[str]) -> None:
         """Complain about key columns the file does not have and about names it has twice."""
@@ -48,60 +101,6 @@ class Source:
         """Make the records of a batch; string columns named in `raw` already hold JSON."""
         keys = json_keys([batch.column(name) for name in self.key]) if self.key else pa.nulls(batch.num_rows)
         return make_records(keys.cast(pa.binary()), json_rows(batch, raw).cast(pa.binary()))
-
-
-@dataclass
-class ParquetSource(Source):
-    """Parquet; its schema says what each column is."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """See Source."""
-        try:
-            with pq.ParquetFile(self.path) as file:
-                self._require_columns(file.schema_arrow.names)
-                for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                    yield self._records(batch)
-        except pa.ArrowException as error:
-            raise UserError(f"FILE: {self.name} is not readable as Parquet ({one_line(error)})") from error
-
-
-@dataclass
-class JsonLinesSource(Source):
-    """One JSON object a line; values are sent as the bytes of their line."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """See Source."""
-        keys, values = list[bytes | None](), list[bytes]()
-        with self.path.open("rb") as stream:
-            for number, whole in enumerate(stream, 1):
-                line = (whole if number > 1 else whole.removeprefix(b"\xef\xbb\xbf")).strip()
-                if not line:
-                    continue
-                keys.append(self._key(f"{self.name} line {number}", line))
-                values.append(line)
-                if len(values) == _BATCH_ROWS:
-                    yield make_records(keys, values)
-                    keys, values = [], []
-        yield make_records(keys, values)
-
-    def _key(self, place: str, line: bytes) -> bytes | None:
-        """Return the key of the record that the line makes."""
-        try:
-            value = strict_json.parse(line)
-        except strict_json.InputError as error:
-            raise UserError(f"FILE: {place}: {error}; correct the line") from error
-        if not isinstance(value, dict):
-            raise UserError(f"FILE: {place}: expected a JSON object, got {line[:40]!r}; correct the line")
-        missing = [name for name in self.key if name not in value]
-        if missing:
-            raise UserError(f"--key: no field {', '.join(missing)} in {place}; it has {', '.join(value)}")
-        texts = [_text(value[name]) for name in self.key]
-        joined = json.dumps(texts, ensure_ascii=False) if len(texts) > 1 else texts[0] if texts else None
-        return None if joined is None else joined.encode()
-
-
-def _text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def make_records(keys: pa.Array | list[bytes | None], values: pa.Array | list[bytes]) -> pa.RecordBatch:
