@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import socket
 import subprocess
 import uuid
@@ -49,12 +51,16 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody used a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
+    """Ports of the loopback interface that nobody used a moment ago.
+
+    They are below those of clients' connections on Linux and macOS, of which one may be taken before a JVM listens.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = 20_000 + secrets.randbelow(12_000)  # `random` has the same seed in each worker
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return list(ports)
 
 
 class ApacheKafka(Cluster):
@@ -121,8 +127,10 @@ class ApacheKafka(Cluster):
         deadline = monotonic() + START_TIMEOUT
         while not self.answers(timeout=1.0):
             if self.process.poll() is not None or monotonic() > deadline:
-                tail = self.log_path.read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"Apache Kafka did not come up (exit {self.process.poll()}):\n{tail}")
+                text = self.log_path.read_text(errors="replace")
+                reasons = [line for line in text.splitlines() if " ERROR " in line or "Exception" in line]
+                told = "\n".join([*reasons[:10], text[-2000:]])
+                raise RuntimeError(f"Apache Kafka did not come up (exit {self.process.poll()}):\n{told}")
 
     def restart(self) -> None:
         """Kill the broker, and start it again on its directory and port."""
