@@ -4,10 +4,11 @@
     python -m benchmarks.start [--rounds 5] [--broker roster|apache] [--delay-ms 0 3000]
 
 Each round is a new process with two stateful pipelines, one after the other in the same session: totals of 400 records
-on four partitions, written to another topic. "Spark alone" is a process with PySpark's own session and nothing of
-Roster. Seconds on the clock and of CPU of the process, its JVM and its Python workers, since the line before; medians
-of the rounds, which take turns. A broker lets the first member of a group wait for others,
-`group.initial.rebalance.delay.ms`: the figures are for none, and for the usual three seconds.
+on four partitions, written to another topic; and one with two queries that are the same as DataFrame code. "Spark
+alone" is a process with PySpark's own session and nothing of Roster. Seconds on the clock and of CPU of the process,
+its JVM and its Python workers, since the line before; medians of the rounds, which take turns. A broker lets the first
+member of a group wait for others, `group.initial.rebalance.delay.ms`: the figures are for none, and for the usual three
+seconds.
 """
 
 from __future__ import annotations
@@ -88,6 +89,34 @@ def application(bootstrap: str, topic: str, state: str) -> None:
         marks.say(f"{name} pipeline's end")
 
 
+def queries(bootstrap: str, topic: str, state: str) -> None:
+    """Start two queries of DataFrame code."""
+    marks = Marks()
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - PySpark's convention; timed
+
+    from roster.spark import read_stream, session, write_stream  # noqa: PLC0415 - the import is what is timed
+
+    marks.say("queries: imports")
+    spark = session("start", "local[2]")
+    marks.say("queries: session")
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    for name in ("first", "second"):
+        own = {"roster.state.dir": f"{state}/{name}", "roster.keyed_by": "k", "roster.log": "warning"}
+        records = read_stream(spark).options(**options, **own).load()
+        parsed = F.from_json(F.col("value").cast("string"), "k STRING, v LONG")
+        totals = records.select(parsed.alias("row")).select("row.*").groupBy("k").agg(F.sum("v").alias("total"))
+        values = totals.select(F.col("k").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        marks.say(f"{name} query's frame")
+        writer = write_stream(values).queryName(f"{topic}-{name}").outputMode("update")
+        query = writer.format("kafka").option("topic", f"{topic}-totals").start()
+        marks.say(f"{name} query's start()")
+        while not query.recentProgress:
+            time.sleep(0.002)
+        marks.say(f"{name} query's first result")
+        query.stop()
+        marks.say(f"{name} query's end")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run rounds and print their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
-        application(*args.child)
+        {"pipelines": application, "queries": queries}[args.child[0]](*args.child[1:])
         return
     if args.child is not None:
         alone()
@@ -117,7 +146,8 @@ def measure(rounds: int, name: str, delay: int) -> None:
     with tempfile.TemporaryDirectory() as directory, broker(name, Path(directory), delay) as bootstrap:
         for number in range(rounds):
             topic = prepare(bootstrap)
-            for child in ([], [bootstrap, topic, f"{directory}/{number}"]):
+            children = ([kind, bootstrap, topic, f"{directory}/{number}-{kind}"] for kind in ("pipelines", "queries"))
+            for child in ([], *children):
                 words = [sys.executable, "-m", "benchmarks.start", "--child", *child]
                 ended = subprocess.run(words, capture_output=True, text=True, check=False)
                 if ended.returncode:

@@ -137,6 +137,18 @@ def test_mypy_knows_names_and_types_of_every_option(tmp_path):
         "Pipeline(session('a'), 'a:1', 'g', 't', max_offsets=5)\n"
         "Pipeline(session('a'), 'a:1', 'g', 't', state=State(directory='/var'))\n"
         "Pipeline(session('a'), 'a:1', 'g', 't', consumer={'session.timeout': 5})\n"
+        "from roster.spark import StreamQuery, read_stream, write_stream\n"
+        "frame = read_stream(session('a')).format('kafka').options(subscribe='t').load()\n"
+        "writer = write_stream(frame).queryName('q').foreachBatch(lambda df, number: df.show(number))\n"
+        "query: StreamQuery = writer.trigger(processingTime='5 seconds').start(path='out', mergeSchema=True)\n"
+        "ended: bool | None = query.awaitTermination(5)\n"
+        "query.processAllAvailable(); query.status['message'], query.exception(); query.stop()\n"
+        "query.id + 1\n"
+        "writer.trigger(processingTime=5)\n"
+        "write_stream('frame')\n"
+        "read_stream(session('a')).json('x')\n"
+        "query.processAllAvailable(5)\n"
+        "writer.foreachBatch(lambda df: df.show())\n"
     )
     found = installed("mypy.api").run(["--strict", "--no-error-summary", "--hide-error-context", str(path)])[0]
     assert re.findall(r":(\d+): error: .*\[(.+)\]", found) == [
@@ -147,6 +159,13 @@ def test_mypy_knows_names_and_types_of_every_option(tmp_path):
         ("9", "call-arg"),
         ("10", "call-arg"),
         ("11", "arg-type"),
+        ("18", "operator"),
+        ("19", "arg-type"),
+        ("20", "arg-type"),
+        ("21", "attr-defined"),
+        ("22", "call-arg"),
+        ("23", "misc"),
+        ("23", "arg-type"),
     ]
 
 

@@ -135,6 +135,10 @@ class Pipeline(Operations):
         return self._run_now.last_progress if self._run_now is not None else self._last_progress
 
     @property
+    def _passes(self) -> int:
+        return 0 if self._run_now is None else self._run_now.passes
+
+    @property
     def status(self) -> str:
         """Name of the phase the pipeline is in.
 

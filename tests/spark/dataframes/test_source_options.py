@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
-from roster.spark import PipelineError, State
+from roster.spark import Pipeline, PipelineError, State
 from roster.spark.dataframes.sinks import BatchIds
-from roster.spark.dataframes.source_options import own_options, source_of
+from roster.spark.dataframes.source_options import in_words_of_options, own_options, source_of
 
 LEAST = {"kafka.bootstrap.servers": "b:9092", "subscribe": "a, b"}
 
@@ -29,7 +31,9 @@ def test_options_have_sparks_names_in_any_case() -> None:
             "kafka.session.timeout.ms": "9000",
             "kafka.security.protocol": "SSL",
             "roster.idle_after": "5 minutes",
-            "roster.target_batch_ms": "700",
+            "Roster.target_batch_ms": "700",
+            "roster.assignors": "range, lag",
+            "roster.http_security": '{"token": "t"}',
             "roster.state.standbys": "1",
         }
     )
@@ -49,6 +53,8 @@ def test_options_have_sparks_names_in_any_case() -> None:
         "security": {"security.protocol": "SSL"},
         "idle_after": "5 minutes",
         "target_batch_ms": 700,
+        "assignors": ["range", "lag"],
+        "http_security": {"token": "t"},
         "state": State(standbys=1),
     }
 
@@ -56,6 +62,7 @@ def test_options_have_sparks_names_in_any_case() -> None:
 def test_a_new_group_begins_at_the_end_as_a_query_of_spark_does() -> None:
     source = source_of(LEAST)
     assert (source.topics, source.keywords) == (["a", "b"], {"starting_offsets": "latest"})
+    assert source_of(LEAST | {"startingOffsets": "Earliest"}).keywords == {"starting_offsets": "earliest"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,21 @@ def test_a_new_group_begins_at_the_end_as_a_query_of_spark_does() -> None:
             LEAST | {"roster.standbys": "1"},
             "roster.standbys: Roster has no option of this name. There are starting_off",
         ),
-        (LEAST | {"roster.state.standbys": "-1"}, "State.standbys: -1 is not a whole number from 0 to"),
+        (LEAST | {"roster.state.standbys": "-1"}, "roster.state.standbys: -1 is not a whole number from 0 to"),
+        (LEAST | {"roster.http_security": "token"}, "roster.http_security: 'token' is not a JSON object. For example"),
+        (
+            {"bootstrap.servers": "b:9092"},
+            "bootstrap.servers: Spark's Kafka source has no option of this name. Did",
+        ),
+        *(
+            (LEAST | {name: "x"}, f"{name}: Spark's Kafka source has no option of this name. Did you mean {meant}?")
+            for name, meant in {
+                "topic": "subscribe",
+                "Group.ID": "kafka.group.id",
+                "session.timeout.ms": "kafka.session.timeout.ms",
+                "startingOffset": "startingOffsets",
+            }.items()
+        ),
         (LEAST | {"roster.group": "g"}, "roster.group: Roster has no option of this name"),
     ],
 )
@@ -87,6 +108,51 @@ def test_what_is_wrong_names_the_option_as_it_was_written(options: dict[str, str
     with pytest.raises(PipelineError) as caught:
         source_of(options)
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"startingOffsets": '{"a": {"0": 5'},
+            """startingOffsets: '{"a": {"0": 5' is not JSON: .*Use earliest, latest, or""",
+        ),
+        (
+            {"startingOffsets": "middle"},
+            r'startingOffsets: .middle. is .*or JSON such as {"orders": {"0": 23, "1": -1}}$',
+        ),
+        ({"maxOffsetsPerTrigger": "-5"}, "maxOffsetsPerTrigger: -5 is not a whole number from 1"),
+        ({"minPartitions": "0"}, "minPartitions: 0 is not"),
+        ({"kafka.isolation.level": "committed"}, "kafka.isolation.level: 'committed' is not known"),
+        ({"kafka.bootstrap.servers": "http://b"}, "kafka.bootstrap.servers: 'http://b' is not host:port. Leave out"),
+        ({"subscribe": "a,,b"}, "subscribe: '' is not a topic name. Use .*, with commas between names"),
+        ({"kafka.session.timeout": "9000"}, "kafka.session.timeout: .* Did you mean kafka.session.timeout.ms"),
+        ({"kafka.session.timeout.ms": "abc"}, "kafka.session.timeout.ms: session.timeout.ms must be a number"),
+        ({"kafka.partition.assignment.strategy": "x"}, "kafka.partition.*use the option roster.assignors"),
+        ({"kafka.security.protocol": "SASL"}, "kafka.security.protocol: 'SASL' is not one"),
+        ({"roster.idle_after": "soon"}, "roster.idle_after: 'soon' is not a duration"),
+        ({"roster.http": "here"}, "roster.http: 'here' is not host:port"),
+    ],
+)
+def test_what_a_pipeline_refuses_is_said_in_words_of_options(options: dict[str, str], said: str) -> None:
+    source = source_of(LEAST | options)
+    session: Any = None
+    with pytest.raises(PipelineError) as caught:
+        Pipeline(session, source.bootstrap, "g", source.topics, **source.keywords)
+    assert re.match(said, str(in_words_of_options(caught.value)))
+
+
+def test_a_pattern_that_is_none_names_its_option() -> None:
+    source, session = source_of({"kafka.bootstrap.servers": "b:9092", "subscribePattern": "o[*"}), cast("Any", None)
+    with pytest.raises(PipelineError) as caught:
+        Pipeline(session, source.bootstrap, "g", source.topics)
+    assert str(in_words_of_options(caught.value)).startswith("subscribePattern: 'o[*' is not a regular expression")
+
+
+def test_what_a_changed_state_needs_is_said_as_an_option() -> None:
+    problem, fix = "'hours' of the group 'g', partition 0: written with a, has b", "migrate={'b': 'a'} if it is 'a'"
+    said = str(in_words_of_options(PipelineError(problem, field="store", fix=fix)))
+    assert said == f"""store: {problem}. .option("roster.migrate", '{{"hours": {{"b": "a"}}}}') if it is 'a'"""
 
 
 def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:

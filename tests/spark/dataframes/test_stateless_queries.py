@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 
-from roster.spark import FunctionError, PipelineError, PostgresSink, StreamReader, read_stream, write_stream
+from roster.spark import PipelineError, PostgresSink, StreamReader, read_stream, write_stream
 from roster.spark.dataframes.sinks import FormatSink, MemorySink
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
@@ -117,7 +118,11 @@ def test_a_program_gives_the_rows_of_a_batch_in_memory_and_in_files(
     assert max(metrics.last for metrics in seen if metrics.last) == max(row["shop"] for row in expected if row["shop"])
     assert (query.isActive, query.exception(), query.name, query.status["message"]) == (False, None, name, "stopped")
     assert query.lastProgress is not None
-    assert (query.lastProgress.numInputRows, query.lastProgress.id, query.lastProgress["name"]) == (40, query.id, name)
+    assert (query.lastProgress.numInputRows, query.lastProgress.id, query.lastProgress["name"]) == (
+        40,
+        uuid.UUID(query.id),
+        name,
+    )
 
     path = tmp_path / "rows"
     query = write_stream(frame).queryName(group).partitionBy("city").trigger(once=True).start(str(path))
@@ -178,7 +183,7 @@ def test_functions_and_sparks_own_formats_get_each_row(
         ).start(str(tmp_path / "json")).awaitTermination()
     assert spark.read.json(str(tmp_path / "json")).count() == 40
     said = "\n".join(record.getMessage() for record in caplog.records)
-    assert "checkpointLocation is not used: offsets are in the group" in said
+    assert f"checkpointLocation is not used: the group '{group}-3' keeps offsets, and begins at" in said
     assert "format('json') by Spark's batch writer, at least once" in said
 
 
@@ -192,9 +197,12 @@ def test_an_error_of_the_program_ends_the_query_and_is_told(
     query = write_stream(reader(spark, topics, orders).load()).queryName(group).foreachBatch(fail).start()
     with pytest.raises(StreamingQueryException, match="ValueError: the database is away"):
         spark.streams.awaitAnyTermination()
-    with pytest.raises(ValueError, match="the database is away"):
-        query.awaitTermination()
-    assert isinstance(query.exception(), ValueError)
+    for wait in (query.awaitTermination, query.processAllAvailable):
+        with pytest.raises(StreamingQueryException, match="ValueError: the database is away") as caught:
+            wait()
+        assert isinstance(caught.value.__cause__, ValueError)
+    assert isinstance(ended := query.exception(), StreamingQueryException)
+    assert (ended.getCondition(), type(ended.__cause__)) == ("STREAM_FAILED", ValueError)
     query.stop()
     assert not query.isActive
     assert topics.committed(group) == {} or set(topics.committed(group).values()) == {0}
@@ -227,7 +235,7 @@ def test_what_differs_after_a_failure_and_at_a_number_beyond_its_type(
     numbers = (
         reader(spark, topics, source).load().select(F.from_json(F.col("value").cast("string"), "n int").alias("v"))
     )
-    with pytest.raises(OSError, match="away"):
+    with pytest.raises(StreamingQueryException, match="OSError: away"):
         begun("again", numbers.select("v.n"))
     produce(3)
     begun("again", numbers.select("v.n"))
@@ -236,7 +244,7 @@ def test_what_differs_after_a_failure_and_at_a_number_beyond_its_type(
     assert first < second
     produce(2**31 - 1, 4)
     sums = "v.n + 1 as n"
-    with pytest.raises(FunctionError, match=rf"{source}.*offset 3"):
+    with pytest.raises(StreamingQueryException, match=rf"FunctionError: .*{source}.*offset 3"):
         begun("stops", numbers.selectExpr(sums))
     records = reader(spark, topics, source).option("roster.dead_letter_topic", dead).load()
     rows = records.select(F.from_json(F.col("value").cast("string"), "n int").alias("v")).selectExpr(sums)
@@ -311,8 +319,10 @@ def test_a_wrong_option_of_a_query_is_one_line(
 
 
 def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:
-    with pytest.raises(AttributeError, match="has no 'json'; it has format, option, options and load"):
-        read_stream(spark).json("path")
+    with pytest.raises(PipelineError, match=r"load\(path\): topics have no path"):
+        read_stream(spark).load("path")
+    with pytest.raises(PipelineError, match=r"load\(schema\): its columns are those of Spark's Kafka source"):
+        read_stream(spark).load(schema="value string")
     with pytest.raises(PipelineError, match="format: 'rate' is not read by a group"):
         read_stream(spark).format("rate")
 

@@ -113,6 +113,8 @@ class DriverLoop:
         self._stopping = False
         self.batches = first_batch
         """The next batch's number."""
+        self.passes = 0
+        """Passes that have begun: what is committed in one is reported before the next."""
         self._size = size or batch_size(options)
         self._suspects = suspects or Suspects()
         self._interval = BatchInterval()
@@ -150,6 +152,7 @@ class DriverLoop:
         self._guard.start()
         try:
             while not self._stopping and self.stalled is None:
+                self.passes += 1
                 self._reporter.tick()
                 self._runner.check()
                 try:

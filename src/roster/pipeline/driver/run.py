@@ -106,6 +106,11 @@ class Run:
         return PAUSED if self.phase == RUNNING and self._switching.is_paused else self.phase
 
     @property
+    def passes(self) -> int:
+        """Passes that the loop has begun since the group was joined."""
+        return 0 if self._loop is None else self._loop.passes
+
+    @property
     def last_progress(self) -> Progress | None:
         """Progress of the latest finished batch."""
         return (self._loop.last_progress if self._loop is not None else None) or self._last_progress

@@ -6,6 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
 
 from roster.pipeline.errors import PipelineError
 from roster.spark.dataframes.plan import leaf
@@ -15,6 +17,8 @@ from roster.spark.jobs.spark_jobs import check_session
 _sources: dict[str, Source] = {}
 """Sources by the mark of their leaves: options may be secrets, and a plan is shown."""
 _numbers = itertools.count()
+_OWN_COLUMNS = "its columns are those of Spark's Kafka source"
+_PARSE = "Take values apart behind load(), for example by from_json"
 
 
 def read_stream(spark: SparkSession) -> StreamReader:
@@ -41,12 +45,28 @@ class StreamReader(WithOptions):
             )
         return self
 
-    def load(self) -> DataFrame:
+    def name(self, source_name: str) -> Self:
+        """Accept a name, which has no use here: offsets belong to the group and the topic."""
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's signature
+        schema: StructType | str | None = None,
+        **options: object,
+    ) -> DataFrame:
         """Return the records as a streaming DataFrame with the columns of Spark's Kafka source.
 
-        Raises PipelineError for an option that is unknown or wrong. No broker is asked yet.
+        Raises PipelineError for options that are unknown or wrong, a path, and a schema. No broker is asked yet.
         """
-        source = source_of(self._options)
+        if path is not None:
+            raise PipelineError("topics have no path", field="load(path)", fix='Use .option("subscribe", "...").load()')
+        if schema is not None:
+            raise PipelineError(_OWN_COLUMNS, field="load(schema)", fix=_PARSE)
+        if format is not None:
+            self.format(format)
+        source = source_of(self.options(**options)._options)
         mark = f"source-{next(_numbers)}"
         _sources[mark] = source
         return leaf(self._spark, mark, headers=source.has_headers)
@@ -54,8 +74,10 @@ class StreamReader(WithOptions):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            known = "format, option, options and load"
-            raise AttributeError(f"a reader of topics has no {name!r}; it has {known}", name=name, obj=self)
+            way = f"{_OWN_COLUMNS}. {_PARSE}" if name == "schema" else "it has format, option, options and load"
+            if name != "schema" and hasattr(DataStreamReader, name):
+                way += f". spark.readStream.{name} is for queries of Spark's own"
+            raise AttributeError(f"a reader of topics has no {name!r}: {way}", name=name, obj=self)
 
 
 def marked_source(mark: str) -> Source:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from roster.model.options import declared
+from roster.model.topics import NAME_RULE
+from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.pipeline_options import PipelineOptions
 from roster.pipeline.state_options import State
@@ -32,15 +37,27 @@ _WITHOUT_EFFECT = {
     "fetchoffset.retryintervalms": "Roster tries until its time limits",
     "kafka.key.deserializer": "keys are bytes",
     "kafka.value.deserializer": "values are bytes",
-    "kafka.enable.auto.commit": "offsets are committed with each batch",
+    "startingoffsetsbytimestampstrategy": "a time behind all records is the end",
+    "maxrecordsperpartition": "Roster cuts batches into tasks by itself",
+    **dict.fromkeys(("kafka.enable.auto.commit", "kafka.auto.commit.interval.ms"), "batches commit their offsets"),
+    **dict.fromkeys(
+        (
+            *("kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.receive.buffer.bytes", "kafka.check.crcs"),
+            *("kafka.send.buffer.bytes", "kafka.connections.max.idle.ms", "kafka.default.api.timeout.ms"),
+            *("kafka.retry.backoff.ms", "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms"),
+        ),
+        "Roster has a reader of its own",
+    ),
 }
 """Options that change no result; they are left out, which is said."""
 _REFUSED = {
     "assign": ("partitions come from the group", "subscribe"),
     "startingoffsetsbytimestamp": ("a time for each partition is not known", "startingTimestamp"),
     "kafka.auto.offset.reset": ("Spark has it elsewhere, too", "startingOffsets"),
-    "endingoffsets": ("a stream has no end", "trigger(availableNow=True)"),
-    "endingtimestamp": ("a stream has no end", "trigger(availableNow=True)"),
+    **dict.fromkeys(
+        ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
+        ("a stream has no end", "trigger(availableNow=True)"),
+    ),
 }
 
 
@@ -104,19 +121,21 @@ def source_of(options: Mapping[str, str]) -> Source:
             raise PipelineError(why, field=name, fix=f"Use {instead}")
         if plain in _WITHOUT_EFFECT:
             log.warning("%s has no effect: %s", name, _WITHOUT_EFFECT[plain])
-        elif plain in _READ:
-            keyword, read = _READ[plain]
+        elif plain in _BY_NAME:
+            keyword, read = _BY_NAME[plain]
             if keyword == "topics" and keyword in keywords:
                 raise PipelineError("subscribe and subscribePattern are both given", field=name, fix="Use one of them")
             keywords[keyword] = read(name, value)
         elif plain.startswith(_KAFKA):
             kafka[plain.removeprefix(_KAFKA)] = value
         elif not is_own(name):
-            raise PipelineError("Spark's Kafka source has no option of this name", field=name)
+            problem, near = "Spark's Kafka source has no option of this name", _near(plain)
+            raise PipelineError(problem, field=name, fix=f"Did you mean {near}?" if near else None)
     for keyword, name, example in _NEEDED:
         if not keywords.get(keyword):
             raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
-    keyed_by = tuple(name.strip() for name in options.get(KEYED_BY, "").split(",") if name.strip())
+    said = next((text for name, text in options.items() if name.lower() == KEYED_BY), "")
+    keyed_by = tuple(name.strip() for name in said.split(",") if name.strip())
     bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
     return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options), keyed_by)
 
@@ -128,6 +147,40 @@ def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
     return {name: part for name, part in (("security", secure), (rest, others)) if part}
 
 
+def _near(name: str) -> str:
+    """Return the option that is meant by a name in lower case, "" if none is like it."""
+    known = {known.lower(): known for known in _READ}
+    if name in ("topic", "topics"):
+        return "subscribe"
+    if f"{_KAFKA}{name}" in known or name in CONSUMER_SETTINGS or name.startswith(_SECURE):
+        return f"{_KAFKA}{name}"
+    return next((known[near] for near in difflib.get_close_matches(name, known, 1)), "")
+
+
+def in_words_of_options(error: PipelineError) -> PipelineError:
+    """Return an error of a pipeline with the names of options as a query has them."""
+    if type(error) is not PipelineError:
+        return error
+    field, problem, fix = error.field or "", error.problem, error.fix or ""
+    if field in ("consumer", "security", "KafkaSink") and (key := _SETTING.match(problem)):
+        field, problem = f"{_KAFKA}{key[1]}", problem.removeprefix(f"{key[1]}: ")
+        fix = re.sub(r"\b[a-z]+(\.[a-z]+)+\b", lambda name: f"{_KAFKA}{name[0]}", fix)
+    if "'pattern:" in problem:
+        field, problem = "subscribePattern", problem.replace("'pattern:", "'")
+    if store := re.match("'(.+?)' of the group ", problem):
+        fix = _MIGRATE_ARGUMENT.sub(lambda said: _as_option(store[1], said[1]), fix)
+    fix = _FIXES.get(field, fix)
+    problem, fix = (_ARGUMENT.sub(lambda name: _NAMES[name[0]], text) for text in (problem, fix))
+    named = PipelineError(problem, field=_NAMES.get(field, field) or None, fix=fix or None)
+    named.__cause__ = error.__cause__
+    return named
+
+
+def _as_option(store: str, migrate: str) -> str:
+    """Return what says the dict `migrate` of a store."""
+    return f".option({json.dumps(MIGRATE)}, '{json.dumps({store: ast.literal_eval(migrate)})}')"
+
+
 def own_options(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `Pipeline` that options such as `roster.idle_after` and `roster.state.standbys` say.
 
@@ -136,29 +189,28 @@ def own_options(options: Mapping[str, str]) -> dict[str, Any]:
     keywords: dict[str, Any] = {}
     state: dict[str, Any] = {}
     for name, value in options.items():
-        if name.startswith(_OF_STATE):
-            state[name.removeprefix(_OF_STATE)] = _typed(name, value, State, name.removeprefix(_OF_STATE))
-        elif name.startswith(_OWN) and name not in (KEYED_BY, MIGRATE):
-            own = name.removeprefix(_OWN)
+        plain = name.lower()
+        if plain.startswith(_OF_STATE):
+            own = plain.removeprefix(_OF_STATE)
+            state[own] = _typed(name, value, State, own)
+        elif plain.startswith(_OWN) and plain not in (KEYED_BY, MIGRATE):
+            own = plain.removeprefix(_OWN)
             keywords[own] = _typed(name, value, PipelineOptions, own)
-    return keywords | ({"state": State(**state)} if state else {})
+    try:
+        return keywords | ({"state": State(**state)} if state else {})
+    except PipelineError as error:
+        raise in_words_of_options(error) from None
 
 
 def migrations(options: Mapping[str, str]) -> dict[str, Any]:
     """Return what `roster.migrate` says of each state. Raises PipelineError for text that is not a JSON object."""
-    try:
-        said = json.loads(options.get(MIGRATE, "{}"))
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        fix = """For example '{"hours": {"revenue": "total"}}'"""
-        raise PipelineError(f"{options[MIGRATE]!r} is not a JSON object", field=MIGRATE, fix=fix)
-    return said
+    said = next((text for name, text in options.items() if name.lower() == MIGRATE), "{}")
+    return _object(MIGRATE, said, """'{"hours": {"revenue": "total"}}'""")
 
 
 def is_own(name: str) -> bool:
     """Return True for the name of an option of Roster."""
-    return name.startswith(_OWN)
+    return name.lower().startswith(_OWN)
 
 
 def _typed(name: str, text: str, declaration: type, own: str) -> Any:
@@ -168,7 +220,21 @@ def _typed(name: str, text: str, declaration: type, own: str) -> Any:
         raise PipelineError("Roster has no option of this name", field=name, fix=f"There are {known}")
     if option.least is not None:
         return _number(name, text)
+    if own == "assignors":
+        return [assignor.strip() for assignor in text.split(",")]
+    if option.kind == "dict":
+        return _object(name, text, """'{"token": "..."}'""")
     return _boolean(name, text) if option.kind == "bool" else text
+
+
+def _object(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise PipelineError(f"{text!r} is not a JSON object", field=name, fix=f"For example {example}")
+    return said
 
 
 def _number(name: str, text: str) -> int:
@@ -195,6 +261,10 @@ def _text(_: str, text: str) -> str:
     return text
 
 
+def _offsets(_: str, text: str) -> str:
+    return text if text.lstrip().startswith("{") else text.lower()
+
+
 def _topics(_: str, text: str) -> list[str]:
     return [topic.strip() for topic in text.split(",")]
 
@@ -205,16 +275,31 @@ def _pattern(_: str, text: str) -> str:
 
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "subscribe": ("topics", _topics),
-    "subscribepattern": ("topics", _pattern),
-    "startingoffsets": ("starting_offsets", _text),
-    "startingtimestamp": ("starting_offsets", _moment),
-    "maxoffsetspertrigger": ("max_offsets_per_batch", _number),
-    "failondataloss": ("fail_on_data_loss", _boolean),
-    "includeheaders": ("include_headers", _boolean),
-    "minpartitions": ("tasks", _number),
+    "subscribePattern": ("topics", _pattern),
+    "startingOffsets": ("starting_offsets", _offsets),
+    "startingTimestamp": ("starting_offsets", _moment),
+    "maxOffsetsPerTrigger": ("max_offsets_per_batch", _number),
+    "failOnDataLoss": ("fail_on_data_loss", _boolean),
+    "includeHeaders": ("include_headers", _boolean),
+    "minPartitions": ("tasks", _number),
     "kafka.bootstrap.servers": ("bootstrap", _text),
     "kafka.group.id": ("group", _text),
     "kafka.isolation.level": ("isolation_level", _text),
 }
-"""Options of Spark by their names in lower case: the keyword, and how its text is read."""
+"""Options of Spark by their names: the keyword, and how its text is read."""
+_BY_NAME = {name.lower(): read for name, read in _READ.items()}
+_NAMES = {
+    **{name: f"{_OWN}{name}" for name in declared(PipelineOptions) if name not in _SET_BY_CODE},
+    **{f"State.{name}": f"{_OF_STATE}{name}" for name in declared(State)},
+    **{keyword: name for name, (keyword, _) in reversed(_READ.items())},
+}
+"""Options of a query by the keywords of `Pipeline`."""
+_ARGUMENT = re.compile(rf"\b(?:{'|'.join(name for name in _NAMES if '_' in name or '.' in name)}|assignors)\b")
+_SETTING = re.compile(r"'?([\w.]+)'?(?:: | must | is (?:not a setting|set by))")
+_MIGRATE_ARGUMENT = re.compile(r"migrate=(\{[^{}]*\})")
+_FIXES = {
+    "starting_offsets": """Use earliest, latest, or JSON such as {"orders": {"0": 23, "1": -1}}""",
+    "topics": f"Use {NAME_RULE}, with commas between names",
+}
+"""Ways out where those of a pipeline say how Python writes it, by the keyword."""
 _NEEDED = (("bootstrap", "kafka.bootstrap.servers", "localhost:9092"), ("topics", "subscribe", "orders"))

@@ -39,6 +39,7 @@ from roster.spark.dataframes.sinks import (
 from roster.spark.dataframes.source_options import (
     Source,
     WithOptions,
+    in_words_of_options,
     is_own,
     migrations,
     of_client,
@@ -173,7 +174,8 @@ class StreamWriter(WithOptions):
         """
         if path is not None:
             options["path"] = path
-        return self._with(options, format, outputMode, partitionBy, queryName)._started(None)
+        said = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        return self.options(**options)._with(said)._started(None)
 
     def toTable(  # noqa: N802
         self,
@@ -185,31 +187,26 @@ class StreamWriter(WithOptions):
         **options: object,
     ) -> StreamQuery:
         """Append to a table of Spark's catalog, at least once; else as `start`."""
-        return self._with(options, format, outputMode, partitionBy, queryName)._started(tableName)
+        said = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        return self.options(**options)._with(said)._started(tableName)
 
-    def _with(
-        self,
-        options: Mapping[str, object],
-        form: str | None,
-        mode: str | None,
-        columns: str | list[str] | None,
-        name: str | None,
-    ) -> Self:
-        """Set what the arguments of `start` and `toTable` say; those that are None say nothing."""
-        self.options(**options)
-        if form is not None:
-            self.format(form)
-        if mode is not None:
-            self.outputMode(mode)
-        if columns is not None:
-            self.partitionBy(columns)
-        if name is not None:
-            self.queryName(name)
+    def _with(self, said: Mapping[str, Any]) -> Self:
+        """Call the methods of these names with what `start` or `toTable` was told; None is nothing."""
+        for name, value in said.items():
+            if value is not None:
+                getattr(self, name)(value)
         return self
 
     def _started(self, table: str | None) -> StreamQuery:
-        df, frame = self._df, Plan.of(self._df)
+        frame = Plan.of(self._df)
         source, topics = self._source(frame)
+        try:
+            return self._query(frame, source, topics, table)
+        except PipelineError as error:
+            raise in_words_of_options(error) from error.__cause__
+
+    def _query(self, frame: Plan, source: Source, topics: Topics, table: str | None) -> StreamQuery:
+        df = self._df
         if not (group := source.group or self._name):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
             raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
@@ -220,8 +217,10 @@ class StreamWriter(WithOptions):
         given = {name: value for name, value in self._options.items() if not is_own(name)}
         if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
             log.warning(
-                "checkpointLocation is not used: offsets are in the group %r, which begins at startingOffsets",
+                "checkpointLocation is not used: the group %r keeps offsets%s, and begins at startingOffsets. To go on "
+                "where a query of Spark stopped, give it that query's%s first, by commit_progress%s",
                 group,
+                *(" and state", " offsets and state", " and seed_state") if has_state else ("", " offsets", ""),
             )
             given = {name: value for name, value in given.items() if name not in checkpoint}
         sink = self._sink(given, table, source.bootstrap, has_state=has_state)
@@ -342,13 +341,15 @@ class StreamWriter(WithOptions):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"a writer of streams has no {name!r}", name=name, obj=self)
+            way = ": use partitionBy, or make the table with its clusters first" if name == "clusterBy" else ""
+            raise AttributeError(f"a writer of streams has no {name!r}{way}", name=name, obj=self)
 
 
 def _kafka_sink(options: Mapping[str, str], source: str, *, has_state: bool) -> Sink:
     settings = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     if unknown := sorted(options.keys() - {f"kafka.{name}" for name in settings} - {"topic"}):
-        raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0])
+        fix = "There are topic, and kafka. with settings of a producer"
+        raise PipelineError("Spark's Kafka sink has no option of this name", field=unknown[0], fix=fix)
     bootstrap = settings.pop("bootstrap.servers", None) or source
     # The records of the state are in the source's cluster.
     once = False if has_state and bootstrap != source else None

@@ -31,6 +31,8 @@ _PAUSE = 1.0
 _END_SECONDS = 10.0  # for what is still to be told when a run ends
 _LEFT_OUT = (Py4JError, AttributeError, TypeError, OSError)
 """What py4j raises where Spark has no such class or method, or its JVM is gone."""
+FAILED = "STREAM_FAILED"
+"""The condition of Spark's exception for a query that an error has ended."""
 _METRICS = ("batches", "records", "late", "deadLetters", "lag")
 
 _totals: dict[tuple[str, str], dict[str, Any]] = {}
@@ -54,6 +56,11 @@ NOTHING_OBSERVED = Observed()
 def query_id(group: str) -> uuid.UUID:
     """Return the id of the query that the runs of a group are."""
     return uuid.uuid5(_QUERIES, group)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the error that ended a query as Spark's listeners and exceptions have it."""
+    return f"{type(error).__name__}: {error}"
 
 
 def query_progress(progress: Progress, ids: Mapping[str, str], sink: str) -> JsonObject:
@@ -167,7 +174,7 @@ def telling_spark(
     try:
         yield events
     except BaseException as error:
-        events.close(f"{type(error).__name__}: {error}")
+        events.close(text_of(error))
         raise
     else:
         events.close(None)
@@ -183,7 +190,7 @@ def end_waits(spark: SparkSession, error: BaseException | None) -> None:
         if error is not None:
             nothing = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
             failed = jvm.org.apache.spark.sql.streaming.StreamingQueryException
-            failure = failed(f"{type(error).__name__}: {error}", None, "STREAM_FAILED", nothing)
+            failure = failed(text_of(error), None, FAILED, nothing)
         if failure is not None or last.get(manager) is None:
             last.set(manager, jvm.scala.Option.apply(failure))
 
