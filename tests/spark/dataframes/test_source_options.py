@@ -155,6 +155,12 @@ def test_what_a_changed_state_needs_is_said_as_an_option() -> None:
     assert said == f"""store: {problem}. .option("roster.migrate", '{{"hours": {{"b": "a"}}}}') if it is 'a'"""
 
 
+def test_a_name_that_is_an_option_already_stays() -> None:
+    own = PipelineError("it needs roster.idle_after", field="roster.keyed_by", fix="Use the option idle_after")
+    said = "roster.keyed_by: it needs roster.idle_after. Use the option roster.idle_after"
+    assert str(in_words_of_options(own)) == said
+
+
 def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         source_of(LEAST | {"groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "9"})

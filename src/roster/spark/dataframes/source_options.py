@@ -294,7 +294,7 @@ _NAMES = {
     **{keyword: name for name, (keyword, _) in reversed(_READ.items())},
 }
 """Options of a query by the keywords of `Pipeline`."""
-_ARGUMENT = re.compile(rf"\b(?:{'|'.join(name for name in _NAMES if '_' in name or '.' in name)}|assignors)\b")
+_ARGUMENT = re.compile(rf"(?<![\w.])(?:{'|'.join(name for name in _NAMES if '_' in name or '.' in name)}|assignors)\b")
 _SETTING = re.compile(r"'?([\w.]+)'?(?:: | must | is (?:not a setting|set by))")
 _MIGRATE_ARGUMENT = re.compile(r"migrate=(\{[^{}]*\})")
 _FIXES = {
