@@ -61,7 +61,8 @@ explore: $(READY)demo,test  ## new examples, seeds of the simulator and random p
 test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/pipeline/test_options.py \
 		tests/pipeline/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/stateful/test_aggregates.py \
-		tests/spark/dataframes/test_plans.py tests/spark/dataframes/test_arrow_path.py
+		tests/spark/dataframes/test_plans.py tests/spark/dataframes/test_arrow_path.py \
+		tests/spark/dataframes/test_sparks_methods.py tests/spark/dataframes/test_query_of_a_pipeline.py
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	mkdir -p $(OLDEST)
