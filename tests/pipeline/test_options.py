@@ -23,10 +23,9 @@ from pyspark.sql.types import (
 import roster.spark
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.pipeline import foreign_names
+from roster.pipeline import options as options_module
 from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
-from roster.pipeline.foreign_names import refuse_foreign_names
-from roster.pipeline.options import parse_bootstrap, parse_starting_offsets, parse_topics
+from roster.pipeline.options import parse_bootstrap, parse_starting_offsets, parse_topics, refuse_foreign_names
 from roster.spark import ConsumerSettings, DeltaSink, KafkaSink, ParquetSink, Pipeline, PipelineError, State
 from roster.spark.spark_session import check_java, java_program, session
 from roster.testing.broker import running_broker
@@ -200,7 +199,7 @@ def test_a_wrong_option_of_state_is_named(wrong: dict[str, Any], message: str) -
 
 def test_every_foreign_name_leads_to_an_option_there_is() -> None:
     known = inspect.signature(Pipeline).parameters
-    for fix in foreign_names._OPTIONS.values():
+    for fix in options_module._OPTIONS.values():
         assert fix.partition("=")[0] in known
     refuse_foreign_names(known, known)
 

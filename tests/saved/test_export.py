@@ -22,7 +22,7 @@ from roster.model import TopicPartition
 from roster.pipeline.batch import Split
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.saved.cut import Cut
-from roster.saved.export import _check_silent, _Exporter, _live, _MovedError
+from roster.saved.export import _check_silent, _Exporter, _MovedError, _stores_in_use
 from roster.saved.tasks.export import ExportTask, LogSpan
 from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from roster.spark.state import Export, export
@@ -242,13 +242,13 @@ def test_a_store_whose_operator_is_gone_is_left_out_and_one_that_is_behind_is_no
         "a": {0: noted("a", {"in": 5}, both), 1: noted("a", {"in": 7}, both)},
         "b": {0: noted("b", {"in": 7}, one), 1: noted("b", {"in": 7}, both)},
     }
-    assert _live(notes, cut) == {"b"}
+    assert _stores_in_use(notes, cut) == {"b"}
     other = {0: noted("b", {"in": 7}, one), 1: noted("b", {"in": 3}, one)}
-    assert _live({**notes, "x-b": other}, cut) == {"b"}, "of a group whose name goes on with x"
+    assert _stores_in_use({**notes, "x-b": other}, cut) == {"b"}, "of a group whose name goes on with x"
     notes["b"][0] = noted("b", {"in": 7}, both)
     with pytest.raises(_MovedError, match=r"state of 'a', partition 0, is that of \{'in': 5\}, and the group has"):
-        _live(notes, cut)
-    assert _live({}, cut) == set()
+        _stores_in_use(notes, cut)
+    assert _stores_in_use({}, cut) == set()
 
 
 def test_a_manifest_keeps_what_each_task_says_of_itself(tmp_path: Path) -> None:

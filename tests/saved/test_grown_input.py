@@ -83,7 +83,7 @@ class Log:
         changelog = Changelog("g-s-changelog", "", self.before, Subtopology(0, ("in",), ("s",)), REFUSAL)
         spark: Any = None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grown_input, "placed", looked)
+            patch.setattr(grown_input, "places_of_unread", looked)
             patch.setattr(moving, "read_splits", read)
             return grown_input.GrownInput(spark, ReaderConfig("h:1", "g")).ends(admin, [changelog])
 

@@ -125,7 +125,7 @@ def test_a_batch_that_rewrites_state_is_written_by_tasks_however_few_its_offsets
     few = Batch(0, application.owner, {TopicPartition(application.topic, 0): Range(0, 1)})
 
     def chosen(batch: Batch) -> type:
-        return type(application.transactions.task_writer(batch, application._writer, ()))
+        return type(application.transactions.encoder_by_size(batch, application._writer, ()))
 
     assert chosen(few) is EncodingWriter
     assert chosen(replace(few, rewrites_state=True)) is ExchangeWriter

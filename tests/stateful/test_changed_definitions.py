@@ -28,7 +28,7 @@ from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState, StateError
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.changelogs import Changelog, Changelogs
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.stores import StoreTargets
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.store_location import Place

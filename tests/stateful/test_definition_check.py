@@ -27,7 +27,7 @@ from roster.state.windows import Window, WindowedAggregation
 from roster.stateful import definition_check
 from roster.stateful.changelogs import Changelog, Changelogs
 from roster.stateful.definition_check import DefinitionCheck
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.stores import StoreTargets
 from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan

@@ -8,7 +8,7 @@ import pytest
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
 from roster.records.produce import WriteError
-from roster.spark.stateful_batches import named_change
+from roster.spark.stateful_batches import explained_write_error
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.variables import Variables
 from roster.state.store import NoState
@@ -52,11 +52,11 @@ def test_an_operator_without_variables_has_one_state() -> None:
 def test_the_error_of_the_changelog_names_it_and_others_do_not() -> None:
     large = large_change(CHANGELOG, changes({"list": 1_572_892}))
     reports = {TaskId(0, 0): (Report("a"),), TaskId(0, 3): (Report("b", large=large),)}
-    error = named_change(WriteError(REFUSED.format(CHANGELOG)), reports)
+    error = explained_write_error(WriteError(REFUSED.format(CHANGELOG)), reports)
     assert isinstance(error, PipelineError)
     assert error.field == "max.message.bytes"
     parts = ("the list 'list'", "1572892", CHANGELOG, "approx_count_distinct", "map is a record of its own")
     assert all(part in str(error) for part in parts)
     others = (REFUSED.format("out"), f"{CHANGELOG}-3: NOT_ENOUGH_REPLICAS")
     for other in map(WriteError, others):
-        assert named_change(other, reports) is other
+        assert explained_write_error(other, reports) is other

@@ -32,7 +32,7 @@ from roster.spark.operations import Operations
 from roster.spark.stateful_batches import tokens_of, with_batch
 from roster.state.store import NoState
 from roster.stateful.changelogs import Changelog, Changelogs
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.stores import StoreTargets
 from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.task import StatefulTask, StoreKind, TopologyPlan

@@ -22,7 +22,7 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.state.source_times import DELAY, NOTICE, SOURCE, UNLABELLED, Notice, SourceClock
 from roster.state.store import StateError
 from roster.stateful.repartition import Purge
-from roster.stateful.tasks.other_stream import spread, together
+from roster.stateful.tasks.other_stream import regrouped_by_task, spread
 from roster.stateful.tasks.repartition import RepartitionTopic
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_columns_that_cannot_pass_are_named(keys: tuple[str, ...], kind: pa.Data
 def test_splits_of_one_task_are_together_and_of_two_sub_topologies_apart() -> None:
     numbers = {"flights": 0, "between": 1, "carriers": 1}
     splits = [Split(topic, partition, 0, 9) for topic in numbers for partition in (0, 1)]
-    dealt = together([splits[:3], splits[3:]], lambda split: TaskId(numbers[split.topic], split.partition))
+    dealt = regrouped_by_task([splits[:3], splits[3:]], lambda split: TaskId(numbers[split.topic], split.partition))
     assert [[(split.topic, split.partition) for split in each] for each in dealt] == [
         [("flights", 0), ("flights", 1), ("between", 0), ("carriers", 0)],
         [("between", 1), ("carriers", 1)],

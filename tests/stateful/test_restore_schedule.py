@@ -168,7 +168,7 @@ def test_copies_are_worked_on_in_turn_and_their_gaps_reported() -> None:
     assert restoring.seconds_left == 3.0
     case.copies.done([Restored(at(2), 100, 60, 600)])
     assert case.copies.restoring() == {}
-    assert case.copies.take_records() == 180
+    assert case.copies._records == 180
 
 
 def test_what_has_caught_up_is_looked_at_once_a_second() -> None:

@@ -17,7 +17,7 @@ from roster.pipeline.batch import Batch, Owner, Range, StoreProgress
 from roster.pipeline.errors import PipelineError
 from roster.stateful.changelogs import Changelog, Changelogs
 from roster.stateful.restore_schedule import Copies
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.stores import StoreTargets
 from roster.stateful.tasks.host_stores import Restored
 from roster.stateful.tasks.processing import Report, combined
 

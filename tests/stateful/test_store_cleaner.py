@@ -32,7 +32,7 @@ class Host:
 
     def at(self, seconds: float) -> Sequence[Wanted]:
         self.case.at, before = seconds, len(self.asked)
-        self.cleaner.take(self.on_hosts)
+        self.cleaner.clean_if_due(self.on_hosts)
         return self.asked[before:]
 
     def on_hosts(self, wanted: Wanted) -> Sequence[Cleaned]:

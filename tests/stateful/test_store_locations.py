@@ -37,8 +37,8 @@ def test_a_store_stays_where_it_is_while_its_host_has_no_more_than_its_share() -
     locations = Locations()
     locations.executors(["a", "b"])
     seen(locations, {0: "b", 1: "a", 2: "b", 3: "a"}, {"a": "in-a", "b": "in-b"})
-    assert locations.homes([0, 1, 2, 3]) == {0: "b", 1: "a", 2: "b", 3: "a"}
-    assert locations.homes([0, 2]) == {0: "b", 2: "b"}  # of all partitions b has its share
+    assert locations.choose_hosts([0, 1, 2, 3]) == {0: "b", 1: "a", 2: "b", 3: "a"}
+    assert locations.choose_hosts([0, 2]) == {0: "b", 2: "b"}  # of all partitions b has its share
 
 
 def test_what_is_beyond_a_hosts_share_moves_and_stays_there() -> None:
@@ -46,9 +46,9 @@ def test_what_is_beyond_a_hosts_share_moves_and_stays_there() -> None:
     locations.executors(["a"])
     seen(locations, dict.fromkeys(range(4), "a"), {"a": "in-a"})
     locations.executors(["a", "late"])
-    moved = locations.homes(range(4))
+    moved = locations.choose_hosts(range(4))
     assert Counter(moved.values()) == {"a": 2, "late": 2}
-    assert locations.homes(range(4)) == moved
+    assert locations.choose_hosts(range(4)) == moved
     assert [locations.hosts(partition) for partition in range(4)] == [[moved[partition]] for partition in range(4)]
 
 
@@ -59,14 +59,14 @@ def test_a_store_on_a_host_without_an_executor_is_restored_elsewhere_and_looked_
     locations.executors(["b"])
     assert locations.hosts(0) == []
     assert not locations.knows(["in-a"])
-    assert locations.homes([0, 1]) == {0: "b", 1: "b"}
+    assert locations.choose_hosts([0, 1]) == {0: "b", 1: "b"}
 
 
 def test_hosts_that_share_a_directory_share_its_stores() -> None:
     locations = Locations()
     locations.executors(["a", "b"])
     seen(locations, {0: "a", 1: "b", 2: "a", 3: "a"}, {"a": "shared", "b": "shared"})
-    assert Counter(locations.homes([0, 1, 2, 3]).values()) == {"a": 2, "b": 2}
+    assert Counter(locations.choose_hosts([0, 1, 2, 3]).values()) == {"a": 2, "b": 2}
 
 
 class Executors:
@@ -84,7 +84,7 @@ def test_tasks_dealt_to_hosts_that_share_a_directory_are_each_for_one_of_them() 
     tasks = [{TaskId(0, split.partition) for split in each} for each in dealt]
     cluster._locations.ran(tasks, dict.fromkeys(range(2), "shared"), dict(enumerate("ab")))
     assert cluster.dealt(splits, lambda split: TaskId(0, split.partition)) == dealt
-    homes = cluster._locations.homes(set().union(*tasks))
+    homes = cluster._locations.choose_hosts(set().union(*tasks))
     assert [{homes[task] for task in each} for each in tasks] == [{"a"}, {"b"}]
 
 
@@ -97,15 +97,15 @@ def test_tasks_that_run_at_home_come_to_rest_in_equal_shares(steps, random) -> N
     locations = Locations()
     for partitions, executors in [*steps, *[(set(range(12)), {"a", "b", "c"})] * 3]:
         locations.executors(executors)
-        homes = locations.homes(partitions)
+        homes = locations.choose_hosts(partitions)
         assert homes.keys() == partitions
         assert set(homes.values()) <= (executors or {""})
         if executors:
             ran = {partition: home for partition, home in homes.items() if random.random() < 0.9}
             seen(locations, ran, {host: f"in-{host}" for host in "abcd"})
-    last = locations.homes(range(12))
+    last = locations.choose_hosts(range(12))
     assert Counter(last.values()) == {"a": 4, "b": 4, "c": 4}
-    assert locations.homes(range(12)) == last
+    assert locations.choose_hosts(range(12)) == last
 
 
 @pytest.mark.gate

@@ -26,7 +26,7 @@ from roster.state.definition import Definition
 from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
 from roster.stateful.changelogs import Changelog, Changelogs
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.stores import StoreTargets
 from roster.stateful.tasks import store_location
 from roster.stateful.tasks.catch_up import StoreTarget, catch_up
 from roster.stateful.tasks.host_stores import stores_found

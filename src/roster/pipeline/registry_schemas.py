@@ -9,7 +9,7 @@ from http import HTTPStatus
 from weakref import WeakValueDictionary
 
 from roster.pipeline.errors import MissingSchemasError, PipelineError
-from roster.pipeline.tasks.schema_frames import CONFLUENT, Key, Known, Writer
+from roster.pipeline.tasks.avro_values import CONFLUENT, Key, Known, Writer
 from roster.schemas import Registered, Registry, RegistryError
 from roster.wire.avro.program import lacking
 from roster.wire.avro.schema import SchemaError, Type

@@ -206,7 +206,7 @@ class _Exporter:
         exported = self._run([span for span in spans if not span.split.is_empty])
         _check_silent(admin, exported, cut)
         partitions = {topic: topics[topic] for topic in [*changelogs, *repartitions]}
-        manifest = self._filled(
+        manifest = self._with_stores(
             Manifest(self._group, admin.cluster_id(), moment, {}, cut.offsets), cut, exported, partitions
         )
         self._check_files(manifest)
@@ -243,7 +243,7 @@ class _Exporter:
             is_small=sum(span.split.end - span.split.start for span in spans) <= SMALL_RECORDS,
         )
 
-    def _filled(
+    def _with_stores(
         self, manifest: Manifest, cut: Cut, exported: Iterable[ExportedLog], partitions: Mapping[str, int]
     ) -> Manifest:
         """Return it with what was exported.
@@ -252,13 +252,13 @@ class _Exporter:
         """
         by_store: dict[str, dict[int, ExportedLog]] = {}
         passing: dict[str, list[Written]] = {}
-        for exported_log in map(_sound, exported):
+        for exported_log in map(_checked, exported):
             if exported_log.span.store is None:
                 passing.setdefault(exported_log.span.split.topic, []).extend(exported_log.files.values())
             else:
                 by_store.setdefault(exported_log.span.store, {})[exported_log.span.split.partition] = exported_log
         notes = _notes(by_store)
-        live = _live(notes, cut)
+        live = _stores_in_use(notes, cut)
         stores = {}
         for topic in (topic for topic in partitions if topic.endswith(CHANGELOG)):
             store = self._store(topic)
@@ -268,7 +268,7 @@ class _Exporter:
                 self._folder.remove([file.path for exported_log in gone for file in exported_log.files.values()])
                 continue
             ends = {number: cut.ends[TopicPartition(topic, number)] for number in range(partitions[topic])}
-            stores[store] = _saved(topic, partitions[topic], by_store.get(store, {}), notes.get(store, {}), ends)
+            stores[store] = _saved_store(topic, partitions[topic], by_store.get(store, {}), notes.get(store, {}), ends)
         on_their_way = {
             topic: (count, tuple(passing.get(topic, ())))
             for topic, count in partitions.items()
@@ -298,7 +298,7 @@ def _check_silent(logs: Logs, exported: Iterable[ExportedLog], cut: Cut) -> None
             raise _MovedError(f"{partition} has no record up to offset {cut.ends[partition]}, and goes on up to {end}")
 
 
-def _sound(exported: ExportedLog) -> ExportedLog:
+def _checked(exported: ExportedLog) -> ExportedLog:
     """Return what was exported. Raises _MovedError or PipelineError if a log could not be."""
     if exported.is_lost:
         raise _MovedError(exported.problem)
@@ -321,7 +321,7 @@ def _notes(by_store: Mapping[str, Mapping[int, ExportedLog]]) -> dict[str, dict[
     return notes
 
 
-def _live(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
+def _stores_in_use(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
     """Return the stores that the group keeps. Raises _MovedError if one has not the state of the cut.
 
     A task's stores all say the offsets of its last batch. A store whose operator was taken out says earlier ones, and
@@ -349,7 +349,7 @@ def _live(notes: Mapping[str, Mapping[int, Noted]], cut: Cut) -> set[str]:
     return live
 
 
-def _saved(
+def _saved_store(
     topic: str, count: int, exported: Mapping[int, ExportedLog], notes: Mapping[int, Noted], ends: Mapping[int, int]
 ) -> SavedStore:
     """Return a store of the manifest."""

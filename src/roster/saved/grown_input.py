@@ -16,7 +16,7 @@ from roster.model import TopicPartition
 from roster.pipeline.batch import Split
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.reader import ReaderConfig
-from roster.saved.moving import offsets_of, placed, seen_keys
+from roster.saved.moving import places_of_unread, resolved_offsets, seen_keys
 from roster.saved.tasks.moving import Placed
 from roster.stateful.changelogs import Changelog
 from roster.stateful.tasks.placement import PARTITIONERS, is_proof, keys_apart, partitioners_of, why_apart
@@ -64,7 +64,7 @@ class GrownInput:
             if len(partitions) == 1 or admin.group_offsets(self._config.group, partitions, stable=False):
                 return  # of what was read, it was known
             begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
-            starts = offsets_of(admin, start, partitions, begins, ends)
+            starts = resolved_offsets(admin, start, partitions, begins, ends)
             spans = [
                 (Split(*partition, max(starts[partition], begins[partition]), ends[partition]), len(partitions))
                 for partition in partitions
@@ -147,7 +147,7 @@ class GrownInput:
             (Split(*partition, start, max(start, ends[partition])), before, after)
             for partition, start in starts.items()
         ]
-        return dict(zip(partitions, placed(self._spark, self._config, unread, [*PARTITIONERS]), strict=True))
+        return dict(zip(partitions, places_of_unread(self._spark, self._config, unread, [*PARTITIONERS]), strict=True))
 
 
 def _end(partition: TopicPartition, span: Placed, before: int, after: int) -> int:

@@ -48,13 +48,13 @@ from roster.saved.moving import (
     KeyedBy,
     MisplacedError,
     check_unread,
+    checked_offsets,
     common_marks,
     files_by_number,
-    first_offsets,
-    new_counts,
+    files_to_split,
+    new_partition_counts,
     number_of,
-    proven,
-    sources_of,
+    proven_placements,
 )
 from roster.saved.tasks.importing import ImportedLog, ImportTask, LogFiles
 from roster.saved.tasks.moving import RECORDS, Source, SplitTask
@@ -181,8 +181,8 @@ class Importer:
         with admin_of(self._config) as admin, self._producer() as producer:
             self._check_new(admin)
             counts = admin.list_topics()
-            self.counts = new_counts(self.manifest, counts, self._repartitions)
-            plan, inputs = self._checked(admin, first_offsets(admin, self.manifest, counts, self._given), counts)
+            self.counts = new_partition_counts(self.manifest, counts, self._repartitions)
+            plan, inputs = self._checked(admin, checked_offsets(admin, self.manifest, counts, self._given), counts)
             own = self._partitions(self.manifest.on_their_way)
             offsets = inputs | dict.fromkeys(own, 0)
             partitions: list[TopicPartition] = []
@@ -390,9 +390,11 @@ class Importer:
             else:
                 common = common_marks(name, store, count)
                 plan.logs.extend(self.log(store, n, offsets, common, {}) for n in range(count))
-                plan.sources.extend(sources_of(name, store, numbers))
+                plan.sources.extend(files_to_split(name, store, numbers))
         if plan.sources:
-            plan.placed.update(proven(self._spark, self._export, plan.sources, self._keyed_by, is_small=self._is_small))
+            plan.placed.update(
+                proven_placements(self._spark, self._export, plan.sources, self._keyed_by, is_small=self._is_small)
+            )
         for topic, (before, passing) in self.manifest.on_their_way.items():
             count = self.counts[topic]
             if count == before:

@@ -2,10 +2,12 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import Accumulator, InheritableThread, SparkContext
+from pyspark import Accumulator, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -57,17 +59,6 @@ class StateProgress(NamedTuple):
     records: int
 
 
-class _Done:
-    """An accumulator of this process."""
-
-    def __init__(self) -> None:
-        self.value: dict[object, int] = {}
-
-    def add(self, more: Mapping[object, int]) -> None:
-        """Add {number: records}."""
-        self.value.update(more)
-
-
 def _run_here(
     what: str,
     count: int,
@@ -75,9 +66,8 @@ def _run_here(
     on_progress: Callable[[StateProgress], None] | None,
     split: Any,
 ) -> list[T]:
-    done, results = _Done(), list[T]()
-    task = task_of(done)
-    moved: dict[int, list[Any]] = {}
+    done, results, moved = dict[object, int](), list[T](), dict[int, list[Any]]()
+    task = task_of(SimpleNamespace(add=done.update))
     for number, chunk in split or ():
         moved.setdefault(number, []).append((number, chunk))
     try:
@@ -86,7 +76,7 @@ def _run_here(
     except ReadError as error:
         raise PipelineError(f"{what} failed: {error}") from None
     if on_progress is not None:
-        on_progress(StateProgress(len(done.value), count, sum(done.value.values())))
+        on_progress(StateProgress(len(done), count, sum(done.values())))
     return results
 
 
@@ -110,21 +100,10 @@ def run_job(
         return []
     if is_small and not isinstance(spark, SparkSession):
         return _run_here(what, count, task_of, on_progress, split)
-    return _run_by_spark(session_of(spark).sparkContext, what, count, task_of, on_progress, split)
-
-
-def _run_by_spark(
-    context: SparkContext,
-    what: str,
-    count: int,
-    task_of: Callable[[Accumulator[dict[object, int]]], Callable[..., Iterator[T]]],
-    on_progress: Callable[[StateProgress], None] | None,
-    split: Any,
-) -> list[T]:
+    context = session_of(spark).sparkContext
     done = context.accumulator({}, ByTask())
     task, tag = task_of(done), f"roster-{uuid.uuid4().hex}"
-    result: list[list[T]] = []
-    failure: list[BaseException] = []
+    done_job = Future[list[T]]()
 
     def job() -> None:
         try:
@@ -134,9 +113,9 @@ def _run_by_spark(
                 results: Any = context.parallelize(range(count), count).mapPartitions(task)
             else:
                 results = split.partitionBy(count, int).mapPartitionsWithIndex(task)
-            result.append(results.collect())
+            done_job.set_result(results.collect())
         except BaseException as error:
-            failure.append(error)
+            done_job.set_exception(error)
 
     thread = InheritableThread(target=job)
     thread.start()
@@ -152,9 +131,7 @@ def _run_by_spark(
         context.cancelJobsWithTag(tag)
         thread.join()
         raise
-    if failure:
-        error = failure[0]
-        if isinstance(error, (PySparkException, Py4JError)):
-            raise PipelineError(f"{what} failed: {reason_of(error)}") from None
-        raise error
-    return result[0]
+    try:
+        return done_job.result()
+    except (PySparkException, Py4JError) as error:
+        raise PipelineError(f"{what} failed: {reason_of(error)}") from None

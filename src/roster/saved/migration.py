@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -80,31 +80,30 @@ def migrate_state(
     except FolderError as error:
         raise PipelineError(str(error), field="via") from None
     exported = export(spark, bootstrap, group, begun.below("export").place, **more)
-    manifest = _migrated(session_of(spark), exported, target, function, definition)
-    target.write(MANIFEST, manifest.encode())
+    _check_can_migrate(exported.manifest, definition)
+    session = session_of(spark)
+    stores = {
+        name: _migrated_store(session, exported, target, function, name, Definition.from_described(document))
+        for name, document in definition.items()
+    }
+    target.write(MANIFEST, replace(exported.manifest, stores=stores).encode())
     return import_state(spark, bootstrap, into, target.place, **more)
 
 
-def _migrated(
-    spark: SparkSession, exported: Export, target: Folder, function: Migration, definition: Mapping[str, Document]
-) -> Manifest:
-    if any(files for _, files in exported.manifest.on_their_way.values()):
-        problem = f"{exported.manifest.group!r} has rows on their way between its sub-topologies"
+def _check_can_migrate(manifest: Manifest, stores: Iterable[str]) -> None:
+    """Raise PipelineError for rows that no store has yet, and for a store that the export does not have."""
+    if any(files for _, files in manifest.on_their_way.values()):
+        problem = f"{manifest.group!r} has rows on their way between its sub-topologies"
         fix = "Stop what writes its input until it has read all, then migrate"
         raise PipelineError(problem, field="group", fix=fix)
-    stores = {}
-    for name, document in definition.items():
-        if name not in exported.manifest.stores:
-            fix = f"The stores of the export are {', '.join(exported.manifest.stores)}; a store keeps its name"
-            raise PipelineError(f"there is no store {name!r} to make it of", field="definition", fix=fix)
-        stores[name] = _store(spark, exported, target, function, (name, Definition.from_described(document)))
-    return replace(exported.manifest, stores=stores)
+    if unknown := [name for name in stores if name not in manifest.stores]:
+        fix = f"The stores of the export are {', '.join(manifest.stores)}; a store keeps its name"
+        raise PipelineError(f"there is no store {unknown[0]!r} to make it of", field="definition", fix=fix)
 
 
-def _store(
-    spark: SparkSession, exported: Export, target: Folder, function: Migration, wanted: tuple[str, Definition]
+def _migrated_store(
+    spark: SparkSession, exported: Export, target: Folder, function: Migration, name: str, definition: Definition
 ) -> SavedStore:
-    name, definition = wanted
     before = exported.manifest.stores[name]
     registry = next((marks[REGISTRY_KEY] for marks in before.marks.values() if REGISTRY_KEY in marks), None)
     try:

@@ -37,7 +37,9 @@ class KeyedBy:
     partitioner: str | None = None
 
 
-def new_counts(manifest: Manifest, counts: Mapping[str, int], repartitions: Mapping[str, int]) -> dict[str, int]:
+def new_partition_counts(
+    manifest: Manifest, counts: Mapping[str, int], repartitions: Mapping[str, int]
+) -> dict[str, int]:
     """Return how many partitions each changelog and repartition topic gets, by its name in the export.
 
     counts: of the cluster's topics. repartitions: of repartition topics that get another number. A store has as many
@@ -80,7 +82,7 @@ def _inputs(manifest: Manifest, name: str) -> set[str]:
     return inputs if inputs or manifest.on_their_way else {partition.topic for partition in manifest.offsets}
 
 
-def first_offsets(
+def checked_offsets(
     admin: Admin, manifest: Manifest, counts: Mapping[str, int], given: StartingOffsets | None
 ) -> dict[TopicPartition, int]:
     """Return where the group goes on in the input topics.
@@ -117,7 +119,7 @@ def first_offsets(
             fix=_OFFSETS,
         )
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    offsets = offsets_of(admin, wanted, partitions, begins, ends)
+    offsets = resolved_offsets(admin, wanted, partitions, begins, ends)
     for partition, offset in sorted(offsets.items()):
         if not begins[partition] <= offset <= ends[partition]:
             raise PipelineError(
@@ -129,7 +131,7 @@ def first_offsets(
     return offsets
 
 
-def offsets_of(
+def resolved_offsets(
     admin: Admin,
     wanted: str | int | Mapping[TopicPartition, int],
     partitions: Sequence[TopicPartition],
@@ -168,7 +170,7 @@ def common_marks(name: str, store: SavedStore, count: int) -> Mapping[bytes, byt
     return {**marks, STATE_KEY: notes[0].encode()}
 
 
-def sources_of(name: str, store: SavedStore, logs: Sequence[int]) -> list[Source]:
+def files_to_split(name: str, store: SavedStore, logs: Sequence[int]) -> list[Source]:
     """Return the files of a store whose rows get other partitions."""
     files = files_by_number(store)
     return [
@@ -191,7 +193,7 @@ def number_of(file: Written) -> int:
     return int(file.path.rpartition("/")[2].removesuffix(".parquet"))
 
 
-def proven(
+def proven_placements(
     spark: Sessions, export: Export, sources: Sequence[Source], keyed_by: KeyedBy, *, is_small: bool
 ) -> dict[str, Placement]:
     """Return how the keys of each store are placed. Raises PipelineError if its keys do not prove it."""
@@ -239,7 +241,7 @@ def check_unread(
     """Raise MisplacedError if a record that the group has not read is not in the partition that its state goes to."""
     looks = [(split, counts[split.topic], counts[split.topic]) for split in unread if not split.is_empty]
     for (split, *_), by_partitioner in zip(
-        looks, placed(spark, config, looks, [*{*partitioners.values()}]), strict=True
+        looks, places_of_unread(spark, config, looks, [*{*partitioners.values()}]), strict=True
     ):
         if until := by_partitioner[partitioners[split.topic]].until:
             raise MisplacedError(
@@ -262,7 +264,7 @@ def seen_keys(spark: Sessions, config: ReaderConfig, unread: Sequence[tuple[Spli
         raise PipelineError(str(error), field="topics") from error
 
 
-def placed(
+def places_of_unread(
     spark: Sessions, config: ReaderConfig, unread: Sequence[tuple[Split, int, int]], partitioners: Sequence[str]
 ) -> list[dict[str, Placed]]:
     """Return where partitioners place the keys of unread records. Raises PipelineError."""

@@ -78,13 +78,13 @@ def seed_state(
         ClientError: the cluster does not answer.
     """
     config = reader_config(bootstrap, group, f"{group}-import", security)
-    stores, inputs = _stores(definition), parse_topics(topics)
+    stores, inputs = _described_stores(definition), parse_topics(topics)
     if isinstance(inputs, re.Pattern):
         raise PipelineError("a pattern names no partitions", field="topics", fix="Name the topics")
-    name = _named(stores, store)
+    name = _chosen_store(stores, store)
     own = stores[name]
-    placement = _placement(own, as_columns(keyed_by), partitioner)
-    empty = _empty(group, stores, inputs)
+    placement = _chosen_placement(own, as_columns(keyed_by), partitioner)
+    empty = _empty_export(group, stores, inputs)
     Importer(spark, config, empty, offsets, KeyedBy(), on_progress).check()
     parts = _parts(name, own, _tables(session_of(spark), table, own))
     for part, rows in parts.values():
@@ -134,7 +134,7 @@ class _Seeder(Importer):
 _CHUNK = "log int, part string, number long, rows binary"
 
 
-def _stores(definition: Mapping[str, Document]) -> dict[str, Definition]:
+def _described_stores(definition: Mapping[str, Document]) -> dict[str, Definition]:
     """Return the definition of each store. Raises PipelineError for one that cannot be begun with a table."""
     stores, behind = dict[str, Definition](), list[str]()
     with contextlib.suppress(*DAMAGED):
@@ -150,7 +150,7 @@ def _stores(definition: Mapping[str, Document]) -> dict[str, Definition]:
     return stores
 
 
-def _named(stores: Mapping[str, object], store: str | None) -> str:
+def _chosen_store(stores: Mapping[str, object], store: str | None) -> str:
     if store is None and len(stores) == 1:
         return next(iter(stores))
     if store is None or store not in stores:
@@ -208,7 +208,7 @@ def _column(name: str) -> Column:
     return F.col(f"`{name}`")
 
 
-def _placement(definition: Definition, named: Sequence[str], partitioner: str) -> Placement:
+def _chosen_placement(definition: Definition, named: Sequence[str], partitioner: str) -> Placement:
     """Return how keys are placed. Raises PipelineError if that is not said."""
     try:
         candidates = placements(placing_keys(definition), named, partitioner)
@@ -262,7 +262,7 @@ def _check_none(rows: DataFrame, keys: Sequence[str], problems: Sequence[str]) -
         raise PipelineError(problem, field="table", fix="Mend the table")
 
 
-def _empty(group: str, stores: Iterable[str], inputs: Iterable[str]) -> Export:
+def _empty_export(group: str, stores: Iterable[str], inputs: Iterable[str]) -> Export:
     """Return an export of the group without rows: its stores, and partition 0 of its input topics."""
     try:
         saved_stores = {name: SavedStore(changelog_topic(group, name), 1, {}) for name in stores}

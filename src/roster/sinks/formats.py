@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.registry_schemas import check_registry, check_text, latest_of, unanswered
-from roster.pipeline.tasks.schema_frames import framed
+from roster.pipeline.tasks.avro_values import framed
 from roster.records.native import AVRO_ENCODE, compiled
 from roster.schemas import Registry, RegistryError
 from roster.sinks.tasks.encoded_values import AvroValues

@@ -117,7 +117,7 @@ class KafkaTransactions:
         for name in sorted(fenced):
             log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
 
-    def task_writer(
+    def encoder_by_size(
         self, batch: Batch | None, writer: KafkaWriter, partitions: Collection[TopicPartition]
     ) -> EncodingWriter | ExchangeWriter:
         """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
@@ -265,7 +265,7 @@ class TransactionalSink(BatchSink):
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
         writer: Any = self._sink.task_writer(batch, schema)
-        return self._transactions.task_writer(batch, writer, self._partitions)
+        return self._transactions.encoder_by_size(batch, writer, self._partitions)
 
     @override
     def written_columns(self, df: DataFrame) -> DataFrame:

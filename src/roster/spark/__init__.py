@@ -9,9 +9,9 @@ from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
     from roster.pipeline.batch import Batch, Owner, Progress, Range, Restoring, StoreProgress
+    from roster.pipeline.batch_sink import Sink
     from roster.pipeline.consumer_settings import ConsumerSettings
     from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
-    from roster.pipeline.sink import Sink
     from roster.pipeline.state_options import State
     from roster.pipeline.tasks.reader import ReadError
     from roster.records.produce import WriteError
@@ -93,7 +93,7 @@ _HOMES = {
     "roster.spark.history": ("history_tables", "record_history", "replay_history"),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.pipeline.tasks.reader": ("ReadError",),
-    "roster.pipeline.sink": ("Sink",),
+    "roster.pipeline.batch_sink": ("Sink",),
     "roster.spark.dataframes.sinks": ("ConsoleSink",),
     "roster.sinks.postgres": ("PostgresSink",),
     "roster.sinks.delta": ("DeltaSink",),

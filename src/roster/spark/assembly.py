@@ -38,7 +38,7 @@ from roster.spark.framed_batches import FramedRunner
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.spark_jobs import SparkJobs
-from roster.spark.joined_batches import TableJoins, joined_source
+from roster.spark.joined_batches import TableJoins, only_source
 from roster.spark.queries.pages import Served, served_stores
 from roster.spark.stateful_batches import StatefulBatches
 from roster.spark.stateful_operators import check_assignors, check_operator, check_options, with_steps, with_types
@@ -48,7 +48,7 @@ from roster.state.event_time import microseconds
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 from roster.stateful.store_cleaner import Cleaning, cleaning
-from roster.stateful.stores import Stores
+from roster.stateful.stores import Stores, admin_of
 from roster.stateful.table_sink import TableStateSink
 from roster.stateful.tasks.host_stores import check_state_dir
 from roster.stateful.tasks.operator_steps import check_keys
@@ -127,15 +127,15 @@ def _stateful(
     """Return the parts of a pipeline with stores, and open the sink."""
     frames = declared.frames
     _check_idle(options, plans, sink)
-    can_switch = _check_paused(options, plans)
+    can_switch = _can_switch(options, plans)
     own, output, encoding = KafkaSink(options.bootstrap, security=options.security), None, AS_JSON
     if frames is not None and frames.last is not None:
         kafka = frames.kafka_sink(sink, own)
     elif isinstance(sink, (ParquetSink, PositionedSink)):
-        _check_table(plans, sink)
+        _prepare_table(plans, sink)
         kafka = own
     else:
-        sink = kafka = _check_kafka(sink)
+        sink = kafka = _as_kafka_sink(sink)
         output, encoding = kafka.topic, OwnRecords()
         if not declared.has_own_results:
             encoding = kafka.result_encoding(plans[-1].columns, plans[-1].result_keys)
@@ -189,10 +189,14 @@ def _tables_and_cleaning(
             opened.callback(joins[-1].close)
     places = [*stores.topology.places, *(place for join in joins for place in join.places)]
     cluster = None if jobs.is_local else Cluster(jobs.context)
-    return joins, cluster, cleaning(stores.copies, stores.options.state, places, jobs)
+    return (
+        joins,
+        cluster,
+        cleaning(stores.copies, stores.options.state, places, jobs.on_each_host, is_local=jobs.is_local),
+    )
 
 
-def _check_paused(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
+def _can_switch(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
     """Return True if the pipeline can be switched. Raise PipelineError if it cannot, and is to begin paused."""
     problem = ""
     if len(plans) > 1:
@@ -240,7 +244,7 @@ def _stateless(
         if tables:
             check_assignors(options)
             _check_state_dir(jobs.spark, options)
-            subtopology = Subtopology(0, joined_source(options.topics))
+            subtopology = Subtopology(0, only_source(options.topics))
             stores = Stores.open(
                 options, [SubtopologyPlan(subtopology, (), tables=tables)], GrownInput(jobs.spark, config)
             )
@@ -251,9 +255,7 @@ def _stateless(
             between, membership = stores, stores.member
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)
-        admin = opened.enter_context(
-            Admin(options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security)
-        )
+        admin = opened.enter_context(admin_of(options))
         switching = Switching(options.group, admin, paused=options.paused, keeps_state=False)
         why = "the rows of a transform have no record of their own" if declared.transform else ""
         sink = sink.bind(_source(options, "the rows are joined with a table" if tables else why))
@@ -385,7 +387,7 @@ def _repartition(
     return RepartitionTopic(before, topic, plan.by.keys, arrow_schema(columns), then, plan.by.partitions), arrived
 
 
-def _check_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | PositionedSink) -> None:
+def _prepare_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | PositionedSink) -> None:
     """Tell the sink whose results it gets. Raise PipelineError if they cannot go to a table."""
     last = plans[-1]
     if any(node.has_timers for node in last.nodes):
@@ -402,7 +404,7 @@ def _check_table(plans: Sequence[SubtopologyPlan], sink: ParquetSink | Positione
     sink.check(from_arrow_schema(last.columns))
 
 
-def _check_kafka(sink: BatchSink) -> KafkaSink:
+def _as_kafka_sink(sink: BatchSink) -> KafkaSink:
     """Return the sink. Raise PipelineError if a stateful pipeline cannot write to it."""
     if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
         raise PipelineError(

@@ -17,7 +17,7 @@ from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.table_join import FIELD, Rows, TableSide, table_place
 
 
-def joined_source(sources: object) -> tuple[str]:
+def only_source(sources: object) -> tuple[str]:
     """Return the topic of the rows to join. Raises PipelineError unless it is one, by its name."""
     if not isinstance(sources, tuple) or len(sources) != 1:
         what = "a table is joined with one topic, by its name"
@@ -42,10 +42,10 @@ class TableJoins:
 
         sources: topics of the rows to join; there must be exactly one. number: of the sub-topology.
         """
-        (source,) = joined_source(sources)
+        (source,) = only_source(sources)
         with ExitStack() as unless_checked:
             admin = unless_checked.enter_context(closing(admin_of(options)))
-            joined = [(of_table, _place(admin, options, source, of_table.topic)) for of_table in rows]
+            joined = [(of_table, _co_partitioned_place(admin, options, source, of_table.topic)) for of_table in rows]
             unless_checked.pop_all()
         return cls(admin, source, joined, number)
 
@@ -74,7 +74,7 @@ class TableJoins:
         self._admin.close()
 
 
-def _place(admin: Admin, options: Options, source: str, table: str) -> Place:
+def _co_partitioned_place(admin: Admin, options: Options, source: str, table: str) -> Place:
     """Return where the stores of a table lie. Raises PipelineError unless it has as many partitions as the source."""
     counts, topic_id = {}, b""
     for topic in (source, table):

@@ -21,16 +21,14 @@ from typing_extensions import override
 from roster.client import GroupMember
 from roster.model.options import taking
 from roster.pipeline.batch import Batch, Progress
-from roster.pipeline.batch_sink import BatchSink, batch_sink
+from roster.pipeline.batch_sink import BatchSink, Sink, batch_sink
 from roster.pipeline.driver.members import is_alone
 from roster.pipeline.driver.reporting import Reporter, enable_logging, level_of
 from roster.pipeline.driver.run import Run, client_id_of, until_reached
 from roster.pipeline.driver.signals import stopping
 from roster.pipeline.errors import FunctionError, PipelineError
-from roster.pipeline.foreign_names import refuse_foreign_names
-from roster.pipeline.options import Options, Tuning, checked
+from roster.pipeline.options import Options, Tuning, checked, refuse_foreign_names
 from roster.pipeline.pipeline_options import PipelineOptions
-from roster.pipeline.sink import Sink
 from roster.spark.assembly import assembled, state_definitions
 from roster.spark.http_server import serving
 from roster.spark.jobs.query_events import Observed, telling_spark

@@ -19,8 +19,7 @@ from roster.pipeline.registry_schemas import (
     unanswered,
 )
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
-from roster.pipeline.tasks.avro_values import AvroColumns
-from roster.pipeline.tasks.schema_frames import BARE, ONLY, Known, Writer
+from roster.pipeline.tasks.avro_values import BARE, ONLY, AvroColumns, Known, Writer
 from roster.pipeline.tasks.steps import BatchFunction
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registered, Registry, RegistryError

@@ -31,12 +31,12 @@ from roster.spark.jobs.spark_jobs import SparkJobs
 from roster.spark.joined_batches import TableJoins
 from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import TaskRun
-from roster.stateful.restore_schedule import Copies, deal
+from roster.stateful.restore_schedule import CopiesNow, deal
 from roster.stateful.store_cleaner import Cleaning
 from roster.stateful.stores import Stores
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, check_state_dir, found_here
-from roster.stateful.tasks.other_stream import spread, together
+from roster.stateful.tasks.other_stream import regrouped_by_task, spread
 from roster.stateful.tasks.outgoing import Backlog
 from roster.stateful.tasks.processing import Report
 from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask, TopologyPlan
@@ -146,7 +146,7 @@ class StatefulBatches(ReadBatches):
         if self._cluster is not None:
             tasks = self._cluster.dealt(tasks, self._topology.task_of)
         elif self._has_pairs:
-            tasks = together(tasks, self._topology.task_of)
+            tasks = regrouped_by_task(tasks, self._topology.task_of)
         self._reports.value, self._restored.value, self._sent.value = {}, {}, {}
         jobs, seconds = self._copies.with_batch({readers[p] for p in batch.ranges if p in readers})
         lanes = deal(jobs, len(tasks), self._jobs.cores) if jobs else [[] for _ in tasks]
@@ -161,20 +161,19 @@ class StatefulBatches(ReadBatches):
         except FunctionError as error:
             raise with_batch(error, batch) from None
         except WriteError as error:
-            raise named_change(error, self._reports.value) from None
+            raise explained_write_error(error, self._reports.value) from None
         self._fenced = 0
         worked = {target.changelog: target.end for target in targets}
         self._to_change.difference_update(worked)
-        self._copies.ran(worked | self._tables_read())
+        beside = lanes, time.monotonic() - began
+        copies = self._copies.after_batch(worked | self._tables_read(), self._restored.value.values(), beside)
         last_reports = {task: attempts[-1] for task, attempts in self._reports.value.items()}
-        self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
         runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
         self._stores.ran(batch, runs, self._sent.value)
         last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
-        active = self._copies.active()
-        self._seen = {task: stores for task, stores in self._seen.items() if task in active} | last
+        self._seen = {task: stores for task, stores in self._seen.items() if task in copies.active} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)
-        return replace(summed(outcome, last, self._copies), stores=stores, tokens=tokens)
+        return replace(summed(outcome, last, copies), stores=stores, tokens=tokens)
 
     def _named(self, task: TaskId, stores: tuple[StoreProgress, ...]) -> tuple[StoreProgress, ...]:
         """Return what a task did, with the names of partitions."""
@@ -303,7 +302,7 @@ class StatefulBatches(ReadBatches):
         return True
 
 
-def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:
+def summed(outcome: Outcome, tasks: StoresOfTasks, copies: CopiesNow) -> Outcome:
     """Return the outcome of a batch with the progress of its tasks' stores and of copies."""
     stores = [store for of_task in tasks.values() for store in of_task]
     return replace(
@@ -311,8 +310,8 @@ def summed(outcome: Outcome, tasks: StoresOfTasks, copies: Copies) -> Outcome:
         restored=sum(store.restored for store in stores),
         restored_bytes=sum(store.restored_bytes for store in stores),
         late=sum(store.late for store in stores),
-        standby_records=copies.take_records(),
-        restoring=copies.restoring(),
+        standby_records=copies.records,
+        restoring=copies.restoring,
     )
 
 
@@ -328,7 +327,7 @@ def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
     return FunctionError(problem, field=error.field or "", details=error.details)
 
 
-def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineError:
+def explained_write_error(error: WriteError, reports: Reports) -> WriteError | PipelineError:
     """Return a PipelineError if a change is too large for its changelog, else the error as it is."""
     refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
     changes = [report.large for attempts in reports.values() for report in attempts]

@@ -81,7 +81,7 @@ class FileStore(ABC, Generic[Reading_co]):
         if read_only:
             if not self._main.exists():
                 raise StoreMissingError(f"store {path}: there is none")
-            if reason := self._files.distrust():
+            if reason := self._files.reason_to_distrust():
                 raise StoreDamagedError(Path(path), reason)
         try:
             with self._translated():
@@ -168,7 +168,7 @@ class FileStore(ABC, Generic[Reading_co]):
 
     def _open_sound(self) -> None:
         """Open the files; a writer replaces files that cannot be trusted."""
-        if not self._read_only and (reason := self._files.distrust()):
+        if not self._read_only and (reason := self._files.reason_to_distrust()):
             self._remove(reason)
         try:
             self._open_marked()

@@ -143,7 +143,7 @@ class StoreFiles:
         finally:
             fcntl.flock(self._access, fcntl.LOCK_UN)
 
-    def distrust(self) -> str | None:
+    def reason_to_distrust(self) -> str | None:
         """Explain why the files cannot be trusted; None if they can or do not exist."""
         if not self.data.exists():
             return None

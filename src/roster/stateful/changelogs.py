@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,7 +133,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str, *, is_
         refusal = PipelineError(problem, field="aggregate", fix=_GROWN)
         if before > count:
             raise refusal
-    _check_settings(admin, name)
+    check_settings(admin, name, CHANGELOG_SETTINGS, field="aggregate", lost="state")
     return Changelog(name, (topic.topic_id or b"\0").hex(), before, of, refusal)
 
 
@@ -190,16 +190,23 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
             field="aggregate",
             fix="Use another group, or delete this one (`roster state reset`) to begin without state",
         )
+    create_own_topic(admin, name, count, CHANGELOG_SETTINGS, field="aggregate", by_hand="cleanup.policy=compact")
+
+
+def create_own_topic(
+    admin: Admin, name: str, count: int, configs: Mapping[str, str], *, field: str, by_hand: str
+) -> None:
+    """Create a topic of the group's own, unless another application of the group was first. Raises PipelineError.
+
+    by_hand: settings of one that the user makes.
+    """
     try:
-        admin.create_topic(name, count, configs=CHANGELOG_SETTINGS)
+        admin.create_topic(name, count, configs=configs)
     except TopicExistsError:
-        return  # another application of the group created it first
+        return
     except ClientError as error:
-        raise PipelineError(
-            f"the changelog {name!r} cannot be made: {error}",
-            field="aggregate",
-            fix=f"Or make it, with {count} partitions and cleanup.policy=compact",
-        ) from error
+        fix = f"Or make it, with {count} partitions and {by_hand}"
+        raise PipelineError(f"{name!r} cannot be made: {error}", field=field, fix=fix) from error
 
 
 def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
@@ -220,12 +227,10 @@ def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], 
         raise PipelineError(f"{partition} has state in {name!r}, but {problem}", field="group", fix=fix)
 
 
-def _check_settings(admin: Admin, name: str) -> None:
+def check_settings(admin: Admin, name: str, wanted: Mapping[str, str], *, field: str, lost: str) -> None:
+    """Raise PipelineError for a topic with other settings than these. lost: what would be."""
     settings = admin.topic_configs(name)
-    for key, wanted in CHANGELOG_SETTINGS.items():
-        if settings.get(key) != wanted:
-            raise PipelineError(
-                f"the changelog {name!r} has {key}={settings.get(key)}, which would lose state",
-                field="aggregate",
-                fix=f"Set {key}={wanted}",
-            )
+    for key, value in wanted.items():
+        if settings.get(key) != value:
+            problem = f"{name!r} has {key}={settings.get(key)}, which would lose {lost}"
+            raise PipelineError(problem, field=field, fix=f"Set {key}={value}")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from typing_extensions import override
 
-from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
+from roster.client import Admin, ClaimedBy, ClientError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.topology import REPARTITION, REPARTITION_SETTINGS
 from roster.pipeline.batch import Batch
 from roster.pipeline.errors import PipelineError
-from roster.stateful.changelogs import co_partitioned
+from roster.stateful.changelogs import check_settings, co_partitioned, create_own_topic
 from roster.stateful.due_tasks import DueTasks
 from roster.stateful.tasks.repartition import FIELD, RepartitionTopic
 
@@ -46,7 +46,9 @@ def open_repartition_topic(
                 field=FIELD,
                 fix="Use another group, or delete this one (`roster state reset`) to begin without state",
             )
-        _create(admin, name, _partitions(admin, repartition, sources, beside))
+        count = _new_partition_count(admin, repartition, sources, beside)
+        by_hand = "cleanup.policy=delete and retention.ms=-1"
+        create_own_topic(admin, name, count, REPARTITION_SETTINGS, field=FIELD, by_hand=by_hand)
     count = len(admin.describe_topic(name).partitions)
     if repartition.partitions is not None and count != repartition.partitions:
         raise PipelineError(
@@ -55,7 +57,8 @@ def open_repartition_topic(
             fix=f"Use {count}, or stop the group and run `roster state repartition {group} --to FOLDER"
             f" --partitions {name} {repartition.partitions}`",
         )
-    _check_settings(admin, name)
+    wanted = {key: value for key, value in REPARTITION_SETTINGS.items() if key != "segment.bytes"}
+    check_settings(admin, name, wanted, field=FIELD, lost="records before they are read")
     partitions = [TopicPartition(name, number) for number in range(count)]
     if any(admin.end_offsets(partitions).values()):
         _check_claims(name, claims)
@@ -80,7 +83,7 @@ def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> Non
             )
 
 
-def _partitions(admin: Admin, repartition: RepartitionTopic, sources: int, beside: Sequence[str]) -> int:
+def _new_partition_count(admin: Admin, repartition: RepartitionTopic, sources: int, beside: Sequence[str]) -> int:
     """Return how many partitions to create. Raises PipelineError unless existing topics have as many: they stay."""
     count = repartition.partitions or sources
     for topic in beside:
@@ -95,30 +98,6 @@ def _partitions(admin: Admin, repartition: RepartitionTopic, sources: int, besid
                 fix=f"Use repartition(..., partitions={wanted})",
             )
     return count
-
-
-def _create(admin: Admin, name: str, count: int) -> None:
-    try:
-        admin.create_topic(name, count, configs=REPARTITION_SETTINGS)
-    except TopicExistsError:
-        return  # another application of the group created it first
-    except ClientError as error:
-        raise PipelineError(
-            f"{name!r} cannot be made: {error}",
-            field=FIELD,
-            fix=f"Or make it, with {count} partitions, cleanup.policy=delete and retention.ms=-1",
-        ) from error
-
-
-def _check_settings(admin: Admin, name: str) -> None:
-    settings = admin.topic_configs(name)
-    for key, wanted in REPARTITION_SETTINGS.items():
-        if key != "segment.bytes" and settings.get(key) != wanted:
-            raise PipelineError(
-                f"{name!r} has {key}={settings.get(key)}, which would lose records before they are read",
-                field=FIELD,
-                fix=f"Set {key}={wanted}",
-            )
 
 
 def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) -> None:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from roster.client import TaskMember
 from roster.member.task_assignor import HeldTasks
@@ -60,6 +61,18 @@ class _Restoration:
     began: float
     records: int = 0
     bytes: int = 0
+
+
+class CopiesNow(NamedTuple):
+    """The copies behind a batch.
+
+    active: the tasks with state that run here. records: applied to copies since the batch before. restoring: progress
+    of each copy that has not caught up, by task.
+    """
+
+    active: frozenset[TaskId]
+    records: int
+    restoring: Mapping[str, Restoring]
 
 
 class Copies:
@@ -210,6 +223,18 @@ class Copies:
         self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
         self._whole.update(self.changelogs.task_by_log[log] for log in ends)
 
+    def after_batch(
+        self,
+        ends: Mapping[TopicPartition, int],
+        restored: Iterable[Restored],
+        beside: tuple[Sequence[Sequence[RestoreJob]], float],
+    ) -> CopiesNow:
+        """Record a batch as `ran` and `done` do, and return how the copies are."""
+        self.ran(ends)
+        self.done(restored, beside=beside)
+        records, self._records = self._records, 0
+        return CopiesNow(self.active(), records, self.restoring())
+
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the source partitions among these whose tasks must be restored before they are read."""
         if not self._cold:
@@ -351,11 +376,6 @@ class Copies:
     def active(self) -> frozenset[TaskId]:
         """Return the tasks with state that run here."""
         return self._held().active
-
-    def take_records(self) -> int:
-        """Return the records applied to copies since the last call."""
-        records, self._records = self._records, 0
-        return records
 
     @property
     def is_restoring(self) -> bool:

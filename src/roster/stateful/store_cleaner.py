@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.state_options import State
 from roster.state.cleaning import clean, give_up, keep, sizes, task_name
+from roster.stateful.restore_schedule import Copies
 from roster.stateful.tasks.host_stores import process_id
 from roster.stateful.tasks.store_location import Place
 
@@ -68,36 +69,12 @@ OnHosts = Callable[[Wanted], Sequence[Cleaned]]
 """Cleans each host, some more than once, and returns what was done."""
 
 
-class Keeper(Protocol):
-    """Knows the tasks whose stores this application keeps."""
-
-    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
-        """Return the tasks whose stores are kept here: active tasks, and copies."""
-
-    def lost(self, tasks: Collection[TaskId]) -> None:
-        """Record that stores of these tasks are gone."""
-
-    def gave_up(self, tasks: Collection[TaskId]) -> None:
-        """Record that copies of these tasks are gone and not wanted."""
-
-
-class Hosts(Protocol):
-    """Has work done where the stores are."""
-
-    @property
-    def is_local(self) -> bool:
-        """True if that is this process."""
-
-    def on_each_host(self, work: Callable[[], Cleaned]) -> Sequence[Cleaned]:
-        """Do the work on each host, on some more than once; return the results, none if it fails."""
-
-
 class StoreCleaner:
     """Cleans the stores of one application; call all methods on the pipeline's thread."""
 
     def __init__(
         self,
-        keeper: Keeper,
+        copies: Copies,
         delay: float,
         limit: int | None,
         *,
@@ -105,7 +82,7 @@ class StoreCleaner:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`delay` in seconds, `limit` in bytes for each host; `is_local`: looking needs no Spark job."""
-        self._keeper, self._delay, self._limit, self._now = keeper, delay, limit, now
+        self._copies, self._delay, self._limit, self._now = copies, delay, limit, now
         self._pause = min(_MOST_PAUSE, delay / 4)
         self._limit_pause = 0.0 if is_local else _LIMIT_PAUSE
         self._cleans_from = now() + delay
@@ -113,14 +90,14 @@ class StoreCleaner:
         self._done = now()
         self._looked = float("-inf")
 
-    def take(self, on_hosts: OnHosts) -> None:
+    def clean_if_due(self, on_hosts: OnHosts) -> None:
         """Clean the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
         now = self._now()
         is_due = now >= self._done + self._pause
         if not is_due and (self._limit is None or now < self._looked + self._limit_pause):
             return
         delay = self._delay if is_due and now >= self._cleans_from else None
-        active, standby = self._keeper.kept()
+        active, standby = self._copies.kept()
         done = on_hosts(Wanted(_texts(active | standby), _texts(standby), delay, self._limit))
         self._looked = now
         if is_due:
@@ -129,9 +106,9 @@ class StoreCleaner:
             self._note(place)
 
     def _note(self, place: Cleaned) -> None:
-        self._keeper.lost(_tasks(place.removed))
+        self._copies.lost(_tasks(place.removed))
         if place.given_up:
-            self._keeper.gave_up(_tasks(place.given_up))
+            self._copies.gave_up(_tasks(place.given_up))
             log.warning(
                 "State.max_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
                 *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),
@@ -145,13 +122,20 @@ class StoreCleaner:
 
 
 Cleaning = Callable[[], None]
-"""Cleans an application's stores if it is time; raises as `StoreCleaner.take`."""
+"""Cleans an application's stores if it is time; raises as `StoreCleaner.clean_if_due`."""
 
 
-def cleaning(keeper: Keeper, state: State, places: Sequence[Place], hosts: Hosts) -> Cleaning:
-    """Return what cleans the stores at these places on all hosts."""
-    cleaner = StoreCleaner(keeper, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=hosts.is_local)
-    return lambda: cleaner.take(lambda wanted: hosts.on_each_host(partial(clean_host, places, wanted)))
+def cleaning(
+    copies: Copies,
+    state: State,
+    places: Sequence[Place],
+    on_each_host: Callable[[Callable[[], Cleaned]], Sequence[Cleaned]],
+    *,
+    is_local: bool,
+) -> Cleaning:
+    """Return what cleans the stores at these places. on_each_host: has it done there, on some hosts more than once."""
+    cleaner = StoreCleaner(copies, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=is_local)
+    return lambda: cleaner.clean_if_due(lambda wanted: on_each_host(partial(clean_host, places, wanted)))
 
 
 def _texts(tasks: Collection[TaskId]) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,22 +19,22 @@ from roster.member.task_options import TaskOptions
 from roster.model import Address, TopicPartition, parse_address
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.pipeline.batch import Batch, Restoring
-from roster.pipeline.driver.members import StableEndsMember, member_settings
-from roster.pipeline.driver.runner_protocol import BetweenBatches, Outcome
-from roster.pipeline.errors import PipelineError
+from roster.pipeline.batch import Batch, Owner, Range, Restoring
+from roster.pipeline.driver.members import member_settings
+from roster.pipeline.driver.runner_protocol import BetweenBatches, Committed, Outcome, TaskCommit
+from roster.pipeline.errors import PipelineError, SinkFencedError
 from roster.pipeline.options import Options
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.records.native import HASH, compiled
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.tasks.encoded_values import AS_JSON, RecordEncoding
-from roster.stateful.changelogs import Changelog, Changelogs, check_whole, open_changelog
+from roster.stateful.changelogs import Changelog, Changelogs, Logs, check_whole, open_changelog
 from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import DueTasks, Idleness, TaskRun, Timers
 from roster.stateful.input_backlog import SourceNames, input_backlogs
 from roster.stateful.repartition import Purge, check_all_are_read, open_repartition_topic
 from roster.stateful.restore_schedule import Copies
-from roster.stateful.store_targets import StoreTargets
+from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.placement import placing_keys
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import SubtopologyPlan, behind_topic, labelled
@@ -41,6 +43,7 @@ from roster.stateful.tasks.task import StoreKind, TopologyPlan
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
+_PAUSE, _MOST_PAUSE = 0.005, 0.1  # seconds between two looks at them
 
 
 class GrownTopics(Protocol):
@@ -141,9 +144,9 @@ class Stores(BetweenBatches):
                 for node in plan.nodes:
                     named = plan.subtopology, node.store
                     changelogs.append(open_changelog(admin, group, *named, is_optional=plan.is_relay))
-                    late += [] if node.late is None else _partitions(admin, node.late.topic, "late_topic")
+                    late += [] if node.late is None else _existing_partitions(admin, node.late.topic, "late_topic")
             if (letters := options.dead_letter_topic) is not None:
-                late += _partitions(admin, letters, "dead_letter_topic")
+                late += _existing_partitions(admin, letters, "dead_letter_topic")
             tables = _tables(admin, plans)
             is_grown = any(changelog.refusal is not None for changelog in changelogs)
             until = grown_input.ends(admin, changelogs) if is_grown else {}
@@ -287,12 +290,8 @@ class Stores(BetweenBatches):
         self.admin.close()
 
 
-class StableEndsTaskMember(StableEndsMember, TaskMember):
-    """`TaskMember` for `read_committed`."""
-
-
-class PartlyStableTaskMember(TaskMember):
-    """`TaskMember` for `read_uncommitted` that reads some topics as `read_committed`."""
+class PartlyStableMember(TaskMember):
+    """`TaskMember` that reads some topics, or all, as `read_committed`."""
 
     committed_only: frozenset[str] = frozenset()
 
@@ -312,8 +311,9 @@ def task_member(
     committed_only: topics read as `read_committed` whatever the isolation level.
     Raises OptionError for a value that cannot work.
     """
-    kind = StableEndsTaskMember if options.isolation_level == "read_committed" else PartlyStableTaskMember
-    member = kind(
+    if options.isolation_level == "read_committed":
+        committed_only = [topic for subtopology in subtopologies for topic in subtopology.sources]
+    member = PartlyStableMember(
         options.bootstrap,
         options.group,
         TaskOptions(
@@ -327,8 +327,7 @@ def task_member(
         process_id=copies.process_id,
         **member_settings(options),
     )
-    if isinstance(member, PartlyStableTaskMember):
-        member.committed_only = frozenset(committed_only)
+    member.committed_only = frozenset(committed_only)
     copies.join(member)
     return member
 
@@ -351,10 +350,116 @@ def _tables(admin: Admin, plans: Iterable[SubtopologyPlan]) -> list[Changelog]:
     return tables
 
 
-def _partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:
+def _existing_partitions(admin: Admin, topic: str, field: str) -> list[TopicPartition]:
     """Return the partitions of a topic for late rows or dead letters. Raises PipelineError if it does not exist."""
     try:
         return [TopicPartition(topic, p.partition) for p in admin.describe_topic(topic).partitions]
     except UnknownTopicError:
         fix = f"Create it, for example with `roster topics create {topic}`"
         raise PipelineError(f"there is no topic {topic!r}", field=field, fix=fix) from None
+
+
+class StoreTargets:
+    """The targets of one application's tasks; call all methods but `cancel` on the pipeline's thread."""
+
+    def __init__(self, logs: Logs, changelogs: Changelogs, patience: float, committed: Committed | None = None) -> None:
+        """`patience` is how many seconds a batch waits for others' transactions to end."""
+        self._logs, self._changelogs, self._patience = logs, changelogs, patience
+        self._committed = committed or Committed()
+        self._ends: dict[TopicPartition, int] = {}
+        """Changelog offsets at which the batch prepared last begins."""
+        self._begins: dict[TopicPartition, int] = {}
+        self._cancelled = threading.Event()
+
+    def prepare(self, batch: Batch) -> dict[TaskId, tuple[StoreTarget, ...]]:
+        """Return the target of each store of the tasks of a batch.
+
+        Raises SinkFencedError if a transaction holds up a changelog for too long or the batch is cancelled,
+        PipelineError for a partition that the changelog lacks, and ClientError.
+        """
+        self._cancelled.clear()
+        inputs: dict[TaskId, dict[str, int]] = {}
+        for source, span in batch.ranges.items():
+            if (reader := self._changelogs.readers.get(source)) is None:
+                self._changelogs.check_grown([source])
+            else:
+                inputs.setdefault(reader, {})[source.topic] = span.start
+        logs_of = {task: self._changelogs.logs[task] for task in inputs}
+        logs = [log for of_task in logs_of.values() for log in of_task]
+        if unknown := [log for log in logs if log not in self._begins]:
+            self._begins |= self._logs.beginning_offsets(unknown)
+        last = {task: commit for task in logs_of if (commit := self._committed.tasks.get(task)) is not None}
+        ends = self._ends = {log: end for commit in last.values() for log, end in commit.ends.items()}
+        if unknown := [log for log in logs if log not in ends]:
+            ends |= self._stable_ends(unknown)
+        tokens = {task: commit.token for task, commit in last.items()}
+        return {
+            task: tuple(
+                StoreTarget(log, self._begins[log], ends[log], inputs[task], tokens.get(task)) for log in of_task
+            )
+            for task, of_task in logs_of.items()
+        }
+
+    def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[StoreTarget, ...]]:
+        """Return targets without records that apply pending committed attempts of these tasks; raises as `prepare`."""
+        last = self._committed.tasks
+        for task, commit in last.items():
+            last[task] = commit._replace(ends={})  # markers may be on their way
+        inputs = [item for task in last.keys() & set(tasks) for item in last[task].inputs.items()]
+        ranges = {source: Range(offset, offset) for source, offset in inputs}
+        return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
+
+    def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log ends once every transaction before them is decided and its marker written."""
+        ends = self._logs.end_offsets(logs)
+        pause, until = _PAUSE, time.monotonic() + self._patience
+        while True:
+            stable = self._logs.stable_offsets(logs)
+            if held := [p for p in logs if stable[p] < ends[p]]:
+                if time.monotonic() >= until:
+                    raise SinkFencedError(f"{held[0]}: a transaction is open from offset {stable[held[0]]} on")
+                if self._cancelled.wait(pause):
+                    raise SinkFencedError("the batch was cancelled while it waited for transactions to end")
+                pause = min(2 * pause, _MOST_PAUSE)
+                continue
+            return ends
+
+    def cancel(self) -> None:
+        """End the waiting of `prepare`; from any thread."""
+        self._cancelled.set()
+
+    def committed(
+        self, tokens: Mapping[TaskId, str], batch: Batch, ends: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> list[TaskId]:
+        """Record the commit of each task; forget it for tasks of the batch without a token, and return them.
+
+        ends: of the logs that the batch has written to, where they are known: while the application owns the task
+        no other client's records count there, so that the next batch need not ask.
+        """
+        inputs: dict[TaskId, dict[TopicPartition, int]] = {}
+        for source, span in batch.ranges.items():
+            if (reader := self._changelogs.readers.get(source)) is not None:
+                inputs.setdefault(reader, {})[source] = span.end
+        commits, unknown = self._committed.tasks, list[TaskId]()
+        for task, of_task in inputs.items():
+            if task not in tokens:
+                commits.pop(task, None)
+                unknown.append(task)
+                continue
+            logs = self._changelogs.logs[task]
+            begins = {log: self._ends.get(log, 0) for log in logs}
+            earlier = commits[task].inputs if task in commits else {}
+            known_ends = {log: ends[log] for log in logs if log in ends}
+            commits[task] = TaskCommit(tokens[task], begins, known_ends, {**earlier, **of_task})
+        return unknown
+
+    def last_commit(self, task: TaskId) -> TaskCommit | None:
+        """Return the last commit of a task, None if unknown; from any thread."""
+        return self._committed.tasks.get(task)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Trust stores of these tasks only up to their changelog position: other owners may have changed the state."""
+        for task in self._changelogs.tasks_of(partitions):
+            self._committed.tasks.pop(task, None)
+            for log in self._changelogs.logs[task]:
+                self._begins.pop(log, None)

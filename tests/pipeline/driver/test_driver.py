@@ -173,15 +173,15 @@ def test_partitions_that_were_just_assigned_do_not_wait_for_the_sinks_interval()
 
 def test_batches_are_sized_by_the_rate_of_those_before() -> None:
     rig = Rig(target_batch_ms=1_000, consumer={"max.poll.interval.ms": 300_000})
-    rig.loop._size.done(5, 1.0)
+    rig.loop._pace.size.done(5, 1.0)
     rig.run()
     assert rig.runner.batches[0].offsets == 5
 
 
 def test_a_batch_ends_well_inside_the_rebalance_timeout_whatever_the_target() -> None:
     rig = Rig(target_batch_ms=100_000, consumer={"max.poll.interval.ms": 6_000})
-    rig.loop._size.done(10, 1.0)
-    assert rig.loop._size.limit == 20
+    rig.loop._pace.size.done(10, 1.0)
+    assert rig.loop._pace.size.limit == 20
 
 
 def test_revoked_mid_batch_the_batch_is_finished_committed_and_then_released() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roster.client.switch_requests import request_group
 from roster.model import OffsetAndMetadata
 from roster.model.switch import Request, Results, Seen
-from roster.pipeline.driver.batch_size import BatchSize
+from roster.pipeline.driver.batch_size import BatchSize, Pace
 from roster.pipeline.driver.loop import DriverLoop
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import Outcome
@@ -89,7 +89,7 @@ class Group:
         seconds: float,
         *,
         keeps_state: bool,
-        size: BatchSize | None = None,
+        pace: Pace | None = None,
         **options: Any,
     ) -> None:
         self.name, self.at = name, 0.0
@@ -114,7 +114,7 @@ class Group:
             chosen,
             guard=StillGuard(self.member, runner.cancel, margin=1.0),
             reporter=self.reporter,
-            size=size,
+            pace=pace,
             switching=self.switching,
         )
         self.member.become(P0, P1, generation=1)
@@ -225,7 +225,7 @@ def test_the_batch_between_is_as_large_as_it_must_be_and_no_larger_than_it_may_b
     for module in ("loop", "switching", "reporting"):
         monkeypatch.setattr(f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
     old = Group(cluster, OLD, 2.0, keeps_state=True)
-    new = Group(cluster, NEW, 0.05, keeps_state=True, size=BatchSize(10, 1.0), max_offsets_per_batch=most)
+    new = Group(cluster, NEW, 0.05, keeps_state=True, pace=Pace(BatchSize(10, 1.0)), max_offsets_per_batch=most)
     until(clock, (old, new), lambda: len(old.of(P0, "written")) > 3)
     change_places(clock, cluster, old, new, 0)
     stopped, *_ = old.of(P0, "written")[-1]

@@ -17,8 +17,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.pipeline.registry_schemas import Source, fetch_missing
 from roster.pipeline.tasks.arrow_function import ArrowFunction
-from roster.pipeline.tasks.avro_values import AvroColumns, AvroError
-from roster.pipeline.tasks.schema_frames import BARE, CONFLUENT, ONLY, Key, Known, Writer
+from roster.pipeline.tasks.avro_values import BARE, CONFLUENT, ONLY, AvroColumns, AvroError, Key, Known, Writer
 from roster.pipeline.tasks.value_columns import rows_at_fault
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registry

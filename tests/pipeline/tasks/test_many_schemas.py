@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from roster.pipeline.tasks.avro_values import AvroColumns
-from roster.pipeline.tasks.schema_frames import CONFLUENT, Known, Writer
+from roster.pipeline.tasks.avro_values import CONFLUENT, AvroColumns, Known, Writer
 from roster.records import native
 from roster.sinks.tasks.encoded_values import AvroValues
 from roster.wire.avro.columns import layout

@@ -16,12 +16,11 @@ from roster.model import TopicPartition
 from roster.pipeline.batch import Range, Split
 from roster.pipeline.tasks import reader
 from roster.pipeline.tasks.arrow_function import ArrowFunction
-from roster.pipeline.tasks.avro_values import AvroColumns
+from roster.pipeline.tasks.avro_values import CONFLUENT, AvroColumns, Known, Writer
 from roster.pipeline.tasks.dead_letters import Salvage
 from roster.pipeline.tasks.json_values import JsonColumns, JsonError
-from roster.pipeline.tasks.missing_values import MissingValues, Sought, columns_with_values, together
+from roster.pipeline.tasks.missing_values import MissingValues, Sought, columns_with_values, merged_seen
 from roster.pipeline.tasks.reader import Counts, ReaderConfig, ReadTask
-from roster.pipeline.tasks.schema_frames import CONFLUENT, Known, Writer
 from roster.records.native import AVRO, compiled
 from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State
 from roster.spark.jobs.runner import SparkRunner
@@ -45,7 +44,7 @@ def test_a_column_has_a_value_if_one_task_saw_one() -> None:
     rows = pa.record_batch({"shop": pa.array([None, None], pa.string()), "day": [1, None]})
     assert columns_with_values(rows, [SHOP, Sought("day")]) == {SHOP: False, Sought("day"): True}
     assert columns_with_values(rows.slice(0, 0), [SHOP]) == {}, "of no rows nothing is known"
-    assert together({SHOP: False}, {SHOP: True}, {SHOP: False}, {BY_DAY: False}) == {SHOP: True, BY_DAY: False}
+    assert merged_seen({SHOP: False}, {SHOP: True}, {SHOP: False}, {BY_DAY: False}) == {SHOP: True, BY_DAY: False}
 
 
 def test_each_column_is_told_once_and_with_its_operator(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +100,7 @@ def test_a_topic_of_which_no_record_has_the_format_ends_the_run() -> None:
     missing = MissingValues("shops")
     missing.note(bad("a", 4), bad("a", 5, good=1), ranges=begun)
     missing.note(bad("a", 5_000), ranges=begun)
-    assert together(bad("a", 4), bad("a", 5, good=1)) == bad("a", 9, good=1)
+    assert merged_seen(bad("a", 4), bad("a", 5, good=1)) == bad("a", 9, good=1)
 
 
 def test_values_that_have_nothing_of_the_format_are_counted_by_topic() -> None:

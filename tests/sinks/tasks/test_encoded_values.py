@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from roster.pipeline.tasks.avro_values import AvroColumns
+from roster.pipeline.tasks.avro_values import CONFLUENT, AvroColumns, Known, Writer
 from roster.pipeline.tasks.result_records import json_column
-from roster.pipeline.tasks.schema_frames import CONFLUENT, Known, Writer
 from roster.records.native import AVRO, compiled
 from roster.records.produce import WriteError
 from roster.schemas import Registry

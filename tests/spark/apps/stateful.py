@@ -90,6 +90,11 @@ class Collected:
             self.value[task] = reports if is_one else self.value.get(task, ()) + reports
 
 
+def _print_copies(copies: Sequence[Restored]) -> None:
+    if copies:
+        print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
+
+
 class InProcess:
     """Runs the tasks that Spark would run, one after the other."""
 
@@ -138,18 +143,15 @@ class InProcess:
         kept = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert kept is None
-        self._copies.ran({target.changelog: target.end for each in targets.values() for target in each})
+        ends = {target.changelog: target.end for each in targets.values() for target in each}
+        beside = lanes, time.monotonic() - began
+        now = self._copies.after_batch(ends, copies.value.values(), beside)
+        _print_copies([*copies.value.values()])
         runs: Any = {task: TaskRun(each[-1].stores, each[-1].timer) for task, each in reports.value.items()}  # type: ignore[misc]
         self._stores.ran(batch, runs, sent.value)
-        self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         last = {task: each[-1].stores for task, each in reports.value.items()}
         outcome = Outcome(None, rows=batch.offsets, tokens=tokens_of(reports.value))  # type: ignore[arg-type]
-        return summed(outcome, last, self._copies)  # type: ignore[arg-type]
-
-    def _done(self, copies: list[Restored], **beside: Any) -> None:
-        self._copies.done(copies, **beside)
-        if copies:
-            print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
+        return summed(outcome, last, now)  # type: ignore[arg-type]
 
     def find_stores(self) -> None:
         pass
@@ -162,7 +164,9 @@ class InProcess:
         if not jobs:
             return False
         work: Any = StatefulTask(self._config, [], self._work, {}, jobs=RestoreJobs((), seconds))
-        self._done(list(work.restore(jobs)))
+        copies = list(work.restore(jobs))
+        self._copies.done(copies)
+        _print_copies(copies)
         return True
 
     def cancel(self) -> None:
@@ -296,7 +300,7 @@ def main(
     sink = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
     sink.open(None, group)  # type: ignore[arg-type]
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
-    grown_input.placed = looked  # type: ignore[assignment]
+    grown_input.places_of_unread = looked  # type: ignore[assignment]
     stores = Stores.open(options, plans, grown_input.GrownInput(None, config), sink, out)  # type: ignore[arg-type]
     stores.purge.interval = 0.5
     if stores.refusal is not None:

@@ -41,8 +41,7 @@ from roster.state.entries import Span
 from roster.state.store import StateError
 from roster.stateful.changelogs import Changelogs, open_changelog
 from roster.stateful.restore_schedule import Copies
-from roster.stateful.store_targets import StoreTargets
-from roster.stateful.stores import Stores, task_member
+from roster.stateful.stores import Stores, StoreTargets, task_member
 from roster.stateful.tasks.processing import Operator, process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from statistics import median
 
 from roster.model import TopicPartition
+from roster.pipeline.batch import Batch
 
 GROWTH = 2
 """Largest factor by which the size may rise with one batch."""
@@ -160,3 +161,21 @@ class Suspects:
         """Record a batch that took too long; earlier suspects outside of it come first from now on."""
         self.done(partitions)
         self._suspects += sorted(partitions)
+
+
+class Pace:
+    """What the batches of a run have taught: size, interval, and partitions that may hold a record that hangs."""
+
+    def __init__(self, size: BatchSize) -> None:
+        self.size, self.interval, self.suspects = size, BatchInterval(), Suspects()
+
+    def done(self, batch: Batch, seconds: float) -> None:
+        """Record a batch that ended."""
+        self.size.done(batch.offsets, seconds)
+        self.interval.done(seconds)
+        self.suspects.done(batch.ranges)
+
+    def cancelled(self, batch: Batch) -> None:
+        """Record a batch that was cancelled because it took too long."""
+        self.size.cancelled(batch.offsets)
+        self.suspects.cancelled(batch.ranges)

@@ -50,19 +50,23 @@ class Commits:
         texts = self._switching.with_standings(offsets, self._sink.offset_metadata(owner))
         return {p: OffsetAndMetadata(offset, metadata=texts[p]) for p, offset in offsets.items()}
 
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
+    def drop_positions(self, partitions: Collection[TopicPartition]) -> None:
         """Forget positions in doubt; those of partitions still owned are looked up again."""
         positions = self._committed.positions
         self._committed.positions = {p: offset for p, offset in positions.items() if p not in partitions}
 
-    def results(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+    def commit_results(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
         """Commit a batch in the sink; return False if it is fenced or its partitions are lost.
 
         Raises RefusedRowsError, the sink's own errors, and ClientError if it cannot be committed at all.
         """
         log_ends: Mapping[TopicPartition, int] | None
         if self._sink.commits_offsets:
-            log_ends = self._with_offsets(batch, outcome, ownership)
+            log_ends = self._commit_with_offsets(batch, outcome, ownership)
+        elif reason := cancel_reason(batch, self._member.ownership(), float("-inf"), 0.0):
+            log.warning("batch %d is not committed: %s", batch.number, reason)
+            self.abort(outcome.written, batch)
+            return False
         else:
             try:
                 log_ends = self._sink.commit_batch(outcome.written, batch)
@@ -75,7 +79,7 @@ class Commits:
         self._committed.positions.update(batch.next_offsets)
         return True
 
-    def _with_offsets(
+    def _commit_with_offsets(
         self, batch: Batch, outcome: Outcome, ownership: Ownership
     ) -> Mapping[TopicPartition, int] | None:
         """Commit results and offsets in one atomic step of the sink; return as `commit_batch`, None if it is fenced."""
@@ -106,7 +110,7 @@ class Commits:
             self.abort(outcome.written, batch)
             return None
 
-    def offsets(self, batch: Batch, ownership: Ownership) -> None:
+    def commit_offsets(self, batch: Batch, ownership: Ownership) -> None:
         """Commit a batch's offsets in the group, under the ownership it was planned with. Raises ClientError.
 
         Positions in doubt are dropped.
@@ -120,7 +124,7 @@ class Commits:
             except CommitFenced as error:
                 fenced = error.partitions & offsets.keys() or frozenset(offsets)
                 log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
-                self.drop(fenced)
+                self.drop_positions(fenced)
                 offsets = {p: offset for p, offset in offsets.items() if p not in fenced}
             except ClientError as error:
                 if not error.retriable:
@@ -133,11 +137,11 @@ class Commits:
                     reason = "the pipeline is stopping"
                 if reason is not None:
                     log.warning("offsets of batch %d are not committed: %s (%s)", batch.number, error, reason)
-                    self.drop(batch.ranges.keys())
+                    self.drop_positions(batch.ranges.keys())
                     return
                 self._member.wait(current.epoch, RETRY_SECONDS)
 
-    def without_batch(
+    def commit_without_batch(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool = True
     ) -> None:
         """Commit offsets without a batch, and drop the positions if that fails: they must not be processed.
@@ -152,4 +156,4 @@ class Commits:
             if is_needed and not error.retriable and not isinstance(error, CommitFenced):
                 raise
             if is_needed:
-                self.drop(offsets.keys())
+                self.drop_positions(offsets.keys())

@@ -20,8 +20,8 @@ from roster.model.switch import Results
 from roster.pipeline.batch import Batch, Owner, Progress, Range, Split, total
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver import offset_ranges
-from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
-from roster.pipeline.driver.batch_size import BatchInterval, BatchSize, Suspects
+from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard
+from roster.pipeline.driver.batch_size import BatchSize, Pace
 from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
 from roster.pipeline.driver.offset_ranges import StartingPositions, Targets
 from roster.pipeline.driver.reporting import Reporter
@@ -65,10 +65,10 @@ class _Timer:
         return round((self._lapped - self.begun) * 1000)
 
 
-def batch_size(options: Options) -> BatchSize:
-    """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
+def pace_of(options: Options) -> Pace:
+    """Make the pace of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
     longest = options.settings.rebalance_timeout_ms / 3000
-    return BatchSize(options.max_offsets_per_batch, min(options.target_batch_ms / 1000, longest), longest)
+    return Pace(BatchSize(options.max_offsets_per_batch, min(options.target_batch_ms / 1000, longest), longest))
 
 
 class DriverLoop:
@@ -84,12 +84,11 @@ class DriverLoop:
         guard: BatchGuard | None = None,
         reporter: Reporter | None = None,
         first_batch: int = 0,
-        size: BatchSize | None = None,
-        suspects: Suspects | None = None,
+        pace: Pace | None = None,
         between_batches: BetweenBatches | None = None,
         switching: Unswitched | None = None,
     ) -> None:
-        """`size` and `suspects` carry over what earlier loops of the same run learned."""
+        """pace: what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress, self._stores = on_progress, between_batches or BetweenBatches()
         self._committed = self._stores.done
@@ -102,7 +101,6 @@ class DriverLoop:
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
-        self._margin = margin
         self._poll_seconds = options.tuning.poll_interval_ms / 1000
         self._ends: Mapping[TopicPartition, int] = {}
         """The log end offsets at the last look."""
@@ -115,9 +113,7 @@ class DriverLoop:
         """The next batch's number."""
         self.passes = 0
         """Passes that have begun: what is committed in one is reported before the next."""
-        self._size = size or batch_size(options)
-        self._suspects = suspects or Suspects()
-        self._interval = BatchInterval()
+        self._pace = pace or pace_of(options)
         self._batch_started = float("-inf")
         self._sink_checked_at = time.monotonic()
         self._look_seconds = 0.0
@@ -213,7 +209,7 @@ class DriverLoop:
             **self._ends,
             **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
         }
-        is_known = positions.keys() <= ends.keys() and not any(map(self._targets.is_repartition, self._arrivals))
+        is_known = positions.keys() <= ends.keys() and not self._targets.have_repartition(self._arrivals)
         is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in positions.items())
         age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
@@ -236,25 +232,23 @@ class DriverLoop:
             outcome = self._work(batch, tasks, refused)
             timer.lap("work")
             try:
-                is_committed = outcome is not None and self._commits.results(batch, outcome, ownership)
+                is_committed = outcome is not None and self._commits.commit_results(batch, outcome, ownership)
                 break
             except RefusedRowsError as error:
                 log.warning("batch %d is done again without bad rows: %s", batch.number, error)
                 refused.append(error.rows)
         if outcome is None or not is_committed:
             self._reporter.abandoned()
-            self._commits.drop(batch.ranges.keys())
+            self._commits.drop_positions(batch.ranges.keys())
             return
         timer.lap("transaction" if self._sink.commits_offsets else "sink")
         self.batches += 1
-        self._size.done(batch.offsets, timer.duration_ms / 1000)
-        self._suspects.done(batch.ranges)
         if not self._sink.commits_offsets:
-            self._commits.offsets(batch, ownership)
+            self._commits.commit_offsets(batch, ownership)
             timer.lap("group")
         if taken_over := self._switching.restrictions.taking_over & batch.ranges.keys():
             self._switching.count_batch(taken_over)
-        self._interval.done(timer.duration_ms / 1000)
+        self._pace.done(batch, timer.duration_ms / 1000)
         self._report(
             Progress(
                 **outcome.figures(),
@@ -276,7 +270,7 @@ class DriverLoop:
         self, ownership: Ownership, available: Mapping[TopicPartition, Range]
     ) -> tuple[Batch, Sequence[Sequence[Split]]]:
         """Return the next batch of what there is to read, and the splits of its tasks."""
-        most = self._size.limit
+        most = self._pace.size.limit
         small = self._runner.most_offsets
         taking_over = self._switching.restrictions.taking_over
         if waiting := taking_over & available.keys():  # the only batch between the results of two groups
@@ -285,7 +279,7 @@ class DriverLoop:
             most = small
             if total(available) > most:
                 self._batch_started = float("-inf")  # the rest does not wait for the next interval
-        chosen = self._suspects.choose(frozenset(available))
+        chosen = self._pace.suspects.choose(frozenset(available))
         ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
         deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and span.start == span.end}
@@ -349,7 +343,7 @@ class DriverLoop:
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
-        configured, most = self._options.trigger_interval_ms, self._size.limit
+        configured, most = self._options.trigger_interval_ms, self._pace.size.limit
         if not available.keys().isdisjoint(self._switching.restrictions.taking_over):
             return 0.0
         if configured is not None:
@@ -357,7 +351,7 @@ class DriverLoop:
         if available_now or (most is not None and total(available) >= most):
             return 0.0
         suggested = self._sink.default_trigger_interval_ms
-        interval = self._interval.seconds if suggested is None else suggested / 1000
+        interval = self._pace.interval.seconds if suggested is None else suggested / 1000
         left = self._batch_started + interval - now
         # Polls again during a long pause, in case a full batch has accumulated.
         return left if left < _SHORT_PAUSE else min(left, self._poll_seconds)
@@ -393,7 +387,7 @@ class DriverLoop:
         starts = self._commits.group_offsets(found, owner)
         is_needed = any(start.metadata for start in starts.values())
         if starts := starts if is_needed else {p: starts[p] for p in uncommitted}:
-            self._commits.without_batch(starts, ownership, is_needed=is_needed)
+            self._commits.commit_without_batch(starts, ownership, is_needed=is_needed)
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
@@ -411,7 +405,7 @@ class DriverLoop:
         offsets = {
             p: OffsetAndMetadata(positions[p], metadata=standing.added_to(metadata)) for p, standing in steps.items()
         }
-        self._commits.without_batch(offsets, ownership)
+        self._commits.commit_without_batch(offsets, ownership)
         positions = self._committed.positions
         taken = {p: standing for p, standing in steps.items() if p in positions}
         self._switching.record(taken)
@@ -424,13 +418,13 @@ class DriverLoop:
         """Go on without reading where records lead to nothing, and return what is left to read."""
         if passed := available.keys() & self._switching.restrictions.passed_over:
             ends = {p: available[p].end for p in passed}
-            self._commits.without_batch(self._commits.group_offsets(ends, self._owner(ownership)), ownership)
+            self._commits.commit_without_batch(self._commits.group_offsets(ends, self._owner(ownership)), ownership)
             self._committed.positions |= {p: end for p, end in ends.items() if p in self._committed.positions}
             return {p: span for p, span in available.items() if p not in passed}
         return available
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
-        """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
+        """Run the batch; return None if it was cancelled."""
         self._guard.begin(batch)
         try:
             outcome = self._runner.run(batch, tasks, self._sink, refused)
@@ -443,16 +437,10 @@ class DriverLoop:
             elif reason is None:
                 raise
             if reason == OUTLASTS or self.stalled is not None:
-                self._size.cancelled(batch.offsets)
-                self._suspects.cancelled(batch.ranges)
+                self._pace.cancelled(batch)
             self._commits.abort(None, batch)
             return None
-        reason = self._guard.end()
-        if reason is None:
-            reason = cancel_reason(batch, self._member.ownership(), float("-inf"), self._margin)
-            if reason is not None:
-                log.warning("the results of batch %d are dropped: %s", batch.number, reason)
-        if reason is None:
+        if self._guard.end() is None:
             return outcome
         self._commits.abort(outcome.written, batch)
         return None

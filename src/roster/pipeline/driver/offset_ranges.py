@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from roster.client import ClientError, GroupMember
 from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
@@ -209,6 +209,10 @@ class Targets:
     def is_repartition(self, partition: TopicPartition) -> bool:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
         return isinstance(self._topics, tuple) and partition.topic not in self._topics
+
+    def have_repartition(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Return True if some of these are of such a topic."""
+        return any(map(self.is_repartition, partitions))
 
     def adopt(self, owned: Collection[TopicPartition], new: Collection[TopicPartition]) -> None:
         """Take a new assignment."""

@@ -23,8 +23,7 @@ from typing import TypeVar
 from roster.client import ClientError, ClosedError, GroupMember
 from roster.pipeline.batch import Progress
 from roster.pipeline.batch_sink import BatchSink
-from roster.pipeline.driver.batch_size import Suspects
-from roster.pipeline.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
+from roster.pipeline.driver.loop import STOP_CHECK_SECONDS, DriverLoop, pace_of
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.runner_protocol import BetweenBatches, Runner
 from roster.pipeline.driver.switching import Unswitched
@@ -130,7 +129,7 @@ class Run:
 
         Raises PipelineError, ClientError, and what a function, a task or the sink raised.
         """
-        batches, size, suspects, static_id = 0, batch_size(self._options), Suspects(), ""
+        batches, pace, static_id = 0, pace_of(self._options), ""
         self._reporter.line("warms executors up, then joins")
         while True:
             with contextlib.ExitStack() as cleanup:
@@ -145,8 +144,7 @@ class Run:
                     self._on_progress,
                     reporter=self._reporter,
                     first_batch=batches,
-                    size=size,
-                    suspects=suspects,
+                    pace=pace,
                     between_batches=self._between_batches,
                     switching=self._switching,
                 )

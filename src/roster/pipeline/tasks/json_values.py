@@ -24,6 +24,7 @@ import pyarrow.json
 from roster.model.arrays import Bool
 from roster.pipeline.tasks.flat_json import FlatJson, is_flat
 from roster.pipeline.tasks.json_times import days_of, micros_of
+from roster.pipeline.tasks.spark_texts import number_texts
 from roster.pipeline.tasks.value_columns import BadValuesError, Read, ValueColumns, in_order
 from roster.records.native import JSON, compiled
 
@@ -406,13 +407,8 @@ def _capitals(escaped: re.Match[str]) -> str:
 
 def _as_java(value: float) -> str:
     """Return a number as Java's `Double.toString`, in quotes if JSON has none like it."""
-    if not math.isfinite(value):
-        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return f"{Decimal(repr(float(value))):f}"
-    sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
-    first, *rest = map(str, digits)
-    return f"{'-' * sign}{first}.{''.join(rest) or 0}E{int(exponent) + len(rest)}"
+    text: str = number_texts(pa.scalar(float(value)), is_shortest=True).as_py()
+    return text if math.isfinite(value) else f'"{text}"'
 
 
 def _text(value: object, _: pa.DataType) -> str:

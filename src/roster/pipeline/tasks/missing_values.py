@@ -56,7 +56,7 @@ def columns_with_values(rows: pa.RecordBatch | pa.Table, columns: Iterable[Sough
     return {sought: rows.column(sought.name).null_count < count for sought in columns} if count else {}
 
 
-def together(*parts: Seen) -> Seen:
+def merged_seen(*parts: Seen) -> Seen:
     """Merge what several have seen."""
     merged: dict[Sought, int] = {}
     for part in parts:
@@ -79,7 +79,7 @@ class Look:
     ) -> None:
         """Look at an operator's input rows."""
         sought = [Sought(name, use, self._topics if topics is None else topics) for name in names]
-        self.seen = together(self.seen, columns_with_values(rows, sought))
+        self.seen = merged_seen(self.seen, columns_with_values(rows, sought))
 
     def over(
         self, batches: Iterable[pa.RecordBatch], names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class MissingValues:
 
     def note(self, *parts: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:
         """Add what the tasks of a batch have seen. Raises PipelineError if no record of a topic has the format."""
-        merged = dict(together(*parts))
+        merged = dict(merged_seen(*parts))
         self._late |= {partition.topic for partition, span in ranges.items() if span.start} - self._bad.keys()
         formats = {sought: merged.pop(sought) for sought in list(merged) if sought.use in (READ, BAD)}
         self._read |= {sought.topics[0] for sought, count in formats.items() if sought.use == READ and count}

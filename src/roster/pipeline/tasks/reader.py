@@ -16,7 +16,7 @@ import pyarrow as pa
 from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.pipeline.errors import FunctionError
-from roster.pipeline.tasks.missing_values import OUT_OF_RANGE, Look, Seen, Sought, together
+from roster.pipeline.tasks.missing_values import OUT_OF_RANGE, Seen, Sought, merged_seen
 from roster.pipeline.tasks.python_workers import SentOnce, freeze_loaded, is_in_task
 from roster.records.fetch import read_ranges
 from roster.records.fetch_decisions import FetchError, Settings
@@ -161,7 +161,9 @@ class ReadTask:
         if queue is not None:
             queue.close()
         if self._counted is not None:
-            values_seen = values_seen if self._function is None else together(values_seen, self._function.values_seen())
+            values_seen = (
+                values_seen if self._function is None else merged_seen(values_seen, self._function.values_seen())
+            )
             letters = (0, values_seen) if queue is None else (queue.sent, values_seen, queue.first)
             self._counted.add({task: Counts(records, *letters)})
 
@@ -197,10 +199,10 @@ class PartitionTask:
         """Yield the rows of the tasks with these numbers."""
         raise NotImplementedError
 
-    def _looked(self, number: int, look: Look, records: int = 0, dead_letters: int = 0, first_letter: str = "") -> None:
+    def _report_seen(self, number: int, counts: Counts) -> None:
         """Tell the driver which key columns had values in the rows of a split, or of it and others."""
         if self._counted is not None:
-            self._counted.add({("keys", number): Counts(records, dead_letters, look.seen, first_letter)})
+            self._counted.add({("keys", number): counts})
 
 
 def _refuse(batch: Unreadable) -> None:

@@ -60,7 +60,7 @@ def _cells(column: Column) -> _Cells:
     elif pa.types.is_nested(kind):
         text = pc.if_else(column.is_valid(), _nested(column), pa.scalar(None, pa.string()))
     else:
-        text = _escaped(_text(column))
+        text = escaped(_text(column))
         if not text.null_count:
             return _Cells(text, '"')
         text = pc.binary_join_element_wise('"', text, '"', "")
@@ -77,7 +77,7 @@ def _nested(values: Column) -> Column:
         return pc.binary_join_element_wise("{", body, "}", "")
     if is_map := pa.types.is_map(values.type):
         keys = json_column(values.keys) if pa.types.is_nested(values.keys.type) else _text(values.keys)
-        texts = pc.binary_join_element_wise('"', _escaped(keys), '":', json_column(values.items), "")
+        texts = pc.binary_join_element_wise('"', escaped(keys), '":', json_column(values.items), "")
         ends = values.offsets
     else:
         values = values.cast(pa.list_(values.type.value_type))
@@ -139,11 +139,17 @@ def _decoded(value: bytes | None) -> str | None:
         return base64.b64encode(value).decode()
 
 
-def _escaped(text: Column) -> Column:
+_ESCAPES = {char: json.dumps(char)[1:-1] for char in ("\\", '"', *map(chr, range(0x20)))}
+CAPITALS = {char: escape[:2] + escape[2:].upper() for char, escape in _ESCAPES.items()}
+"""What Jackson escapes, with capital digits."""
+
+
+def escaped(text: Column, escapes: Mapping[str, str] = _ESCAPES) -> Column:
+    """Return texts as JSON has them between quotes."""
     data, _ = as_bytes(text)
     if (data < 0x20).any() or (data == ord('"')).any() or (data == ord("\\")).any():
-        for char in ("\\", '"', *map(chr, range(0x20))):
-            text = pc.replace_substring(text, char, json.dumps(char)[1:-1])
+        for char, escape in escapes.items():
+            text = pc.replace_substring(text, char, escape)
     return text
 
 

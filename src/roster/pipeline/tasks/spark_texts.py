@@ -6,7 +6,6 @@ small ones: `is_shortest` tells.
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.pipeline.tasks.result_records import utc_texts
-from roster.state.byte_slices import Column, as_bytes
+from roster.pipeline.tasks.result_records import CAPITALS, escaped, utc_texts
+from roster.state.byte_slices import Column
 
 _PLAIN_MOST = 1e7
 """Numbers from here on have an exponent, as those below 0.001."""
@@ -53,7 +52,7 @@ def _member(name: str, values: pa.Array, is_shortest: bool) -> pa.Array:
     elif pa.types.is_date(kind):
         text = _days(values)
     else:
-        text = _escaped(values.cast(pa.string()))
+        text = escaped(values.cast(pa.string()), CAPITALS)
     named = pc.binary_join_element_wise(f",{_quoted(name)}:{quote}", text, quote, "")
     return pc.fill_null(named, "") if named.null_count else named
 
@@ -150,16 +149,4 @@ def _digits_within(size: Any, *, is_power: bool) -> tuple[str, int]:
 
 
 def _quoted(name: str) -> str:
-    return f'"{_escaped(pa.array([name], pa.string()))[0].as_py()}"'
-
-
-_ESCAPES = {char: json.dumps(char)[1:-1] for char in ("\\", '"', *map(chr, range(0x20)))}
-
-
-def _escaped(text: pa.Array) -> pa.Array:
-    """Return texts with what Jackson escapes, with capital digits."""
-    data, _ = as_bytes(text)
-    if (data < 0x20).any() or (data == ord('"')).any() or (data == ord("\\")).any():
-        for char, escape in _ESCAPES.items():
-            text = pc.replace_substring(text, char, escape[:2] + escape[2:].upper())
-    return text
+    return f'"{escaped(pa.array([name], pa.string()), CAPITALS)[0].as_py()}"'

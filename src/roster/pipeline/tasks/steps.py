@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from roster.pipeline.errors import FunctionError, MissingSchemasError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
-from roster.pipeline.tasks.missing_values import Seen, together
+from roster.pipeline.tasks.missing_values import Seen, merged_seen
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
 """Maps a record batch; fit for pickle."""
@@ -43,7 +43,7 @@ class Chain:
 
     def values_seen(self) -> Seen:
         """Return which columns of all functions had a value so far."""
-        return together(*(function.values_seen() for function in self._functions))
+        return merged_seen(*(function.values_seen() for function in self._functions))
 
 
 def _each(function: ArrowFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.model.arrays import Int64
-from roster.pipeline.tasks.missing_values import BAD, READ, Seen, Sought, columns_with_values, together
+from roster.pipeline.tasks.missing_values import BAD, READ, Seen, Sought, columns_with_values, merged_seen
 
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 
@@ -64,12 +64,12 @@ class ValueColumns:
         values = batch.column(self._column).cast(pa.binary())
         read = self._read(batch, values)
         if "topic" in batch.schema.names:
-            self._seen = together(self._seen, self._formats(batch.column("topic"), values, read))
+            self._seen = merged_seen(self._seen, self._formats(batch.column("topic"), values, read))
         if read.bad and self._is_strict:
             raise read.error(next(iter(read.bad.values())), batch, read.bad)
         columns = [*read.rows.columns, *(batch.column(name) for name in self._keep)]
         result = pa.RecordBatch.from_arrays(columns, [*self._names, *self._keep])
-        self._seen = together(self._seen, columns_with_values(result, self._sought))
+        self._seen = merged_seen(self._seen, columns_with_values(result, self._sought))
         return result
 
     def _formats(self, topics: pa.Array, values: pa.Array, read: Read) -> Seen:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from typing_extensions import override
 
 from roster.pipeline.batch import Batch
-from roster.pipeline.sink import Sink
+from roster.pipeline.batch_sink import Sink
 from roster.sinks.kafka import KafkaSink
 
 _EPOCH = "streaming.sql.batchId"

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from roster.pipeline.batch import Progress
+from roster.pipeline.batch_sink import Sink
 from roster.pipeline.errors import PipelineError, reason_of
-from roster.pipeline.sink import Sink
 from roster.sinks.delta import DeltaSink
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink

@@ -18,7 +18,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.pipeline.batch import Range, Split
 from roster.pipeline.driver.offset_ranges import whole
-from roster.stateful.tasks.other_stream import together
+from roster.stateful.tasks.other_stream import regrouped_by_task
 
 Item = TypeVar("Item")
 _LOOK_SECONDS = 10.0
@@ -53,7 +53,7 @@ class Locations:
         """Record which hosts have executors now."""
         self._executors = frozenset(hosts)
 
-    def homes(self, tasks: Collection[TaskId]) -> dict[TaskId, str]:
+    def choose_hosts(self, tasks: Collection[TaskId]) -> dict[TaskId, str]:
         """Return a host for each task: one that has its store, if that keeps no more than its share.
 
         The share is equal among hosts, of the tasks seen so far, so that no host stays idle; further and new tasks go
@@ -130,7 +130,7 @@ class Cluster:
         """Deal the splits of whole partitions to about as many tasks again, each with splits of one host."""
         self._update_hosts()
         splits = [split for task in tasks for split in task]
-        homes = self._locations.homes({task_of(split) for split in splits})
+        homes = self._locations.choose_hosts({task_of(split) for split in splits})
         total, dealt = max(1, sum(split.end - split.start for split in splits)), []
         for home in sorted(set(homes.values())):
             ranges = {
@@ -139,7 +139,7 @@ class Cluster:
                 if homes[task_of(split)] == home
             }
             size = sum(span.size for span in ranges.values())
-            dealt += together(whole(ranges, round(len(tasks) * size / total)), task_of)
+            dealt += regrouped_by_task(whole(ranges, round(len(tasks) * size / total)), task_of)
         return dealt
 
     def _update_hosts(self) -> None:

@@ -100,8 +100,9 @@ class SparkRunner:
         small: most offsets of a batch that is done without a Spark job.
         """
         self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
-        self.whole_partitions = work.whole_partitions
-        """True if one task must read a partition's whole range."""
+        # What the jobs and the work of the tasks do for `Runner`, without a step between.
+        self.check, self.cancel, self.activity = jobs.check, jobs.cancel, jobs.activity
+        self.whole_partitions, self.find_stores, self.restore = work.whole_partitions, work.find_stores, work.restore
         self._small = SmallBatches(jobs, small)
         self._driver_rows = DriverRows(jobs.spark, columns)
         self._counted: Counted = jobs.context.accumulator({}, ByTask())
@@ -133,10 +134,6 @@ class SparkRunner:
         if self._late is not None and self._late.wait(0):
             self._is_ready = True
         return None if self._is_ready else self._small.most_offsets
-
-    def check(self) -> None:
-        """Raise PipelineError if the session was stopped."""
-        self._jobs.check()
 
     def ask_for_slot(self) -> SlotProbe:
         """Start a probe for a task slot, and the worker of small batches."""
@@ -192,14 +189,6 @@ class SparkRunner:
         tasks = self._small.begin(None, [()])
         return self._small.results(work) if self._small.takes(tasks) else None
 
-    def find_stores(self) -> None:
-        """Find the stores on this host. Raises PipelineError if stores cannot be kept."""
-        self._work.find_stores()
-
-    def restore(self, seconds: float) -> bool:
-        """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
-        return self._work.restore(seconds)
-
     def settle(self) -> None:
         """Apply the last committed changes to the stores, by the worker that stays if possible."""
         self._work.settle(self.run_small)
@@ -207,14 +196,6 @@ class SparkRunner:
     def close(self) -> None:
         """Give up the workers that stay."""
         self._small.close()
-
-    def cancel(self) -> None:
-        """Cancel the running batch; from any thread."""
-        self._jobs.cancel()
-
-    def activity(self) -> object:
-        """Return a value that changes whenever a job, stage or task of the batch ends; from any thread."""
-        return self._jobs.activity()
 
     def run(self, batch: Batch, tasks: Splits, sink: BatchSink, refused: Refused = ()) -> Outcome:
         """Read, transform and write in the calling thread; with `refused` in the same tasks as the time before.

@@ -35,23 +35,17 @@ _reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 """Held while a store is read: a process may open an LMDB file only once."""
 
 
-class CommittedAttempt(NamedTuple):
-    """An attempt whose changes a store has pending or applied: its token, and the changelog offset where they begin."""
-
-    token: str
-    at: int
-
-
 class Wanted(NamedTuple):
     """A task to read.
 
-    reached: lower bound of its store's changelog offset. attempt: the last committed one, whose changes the store has
-    pending or applied; None if unknown.
+    reached: lower bound of its store's changelog offset. token: of the last committed attempt, whose changes the store
+    has pending or applied; None if unknown. begin: the changelog offset where these begin.
     """
 
     task: TaskId
     reached: int
-    attempt: CommittedAttempt | None
+    token: str | None = None
+    begin: int = -1
 
 
 class Outcome(NamedTuple):
@@ -102,11 +96,11 @@ class ReadsHere:
     def _snapshot(path: Path, wanted: Wanted) -> Iterator[Snapshot | None]:
         """Yield a store with the changes of the last committed batch, applied or not; None if it lacks them."""
         with _reading[path], open_for_reading(path) as store, store.snapshot() as snapshot:
-            pending, at, attempt = snapshot.pending(), snapshot.position.changelog, wanted.attempt
-            is_aside = pending is not None and attempt is not None and pending.token == attempt.token
-            if at < wanted.reached or (attempt is not None and at <= attempt.at and not is_aside):
+            pending, offset = snapshot.pending(), snapshot.position.changelog
+            is_pending = pending is not None and pending.token == wanted.token
+            if offset < wanted.reached or (offset <= wanted.begin and not is_pending):
                 yield None
-            elif pending is not None and is_aside:
+            elif pending is not None and is_pending:
                 yield WithChanges(snapshot, pending.changes())
             else:
                 yield snapshot
@@ -212,6 +206,6 @@ class LocalState:
         log = self._changelog[task]
         reached = self._copies.reached(log)
         # A copy may be at any offset, but its store must exist.
+        reached = reached if is_whole else min(reached, 1)
         commit = self._commit_of(task)
-        attempt = None if commit is None else CommittedAttempt(commit.token, commit.begins[log])
-        return Wanted(task, reached if is_whole else min(reached, 1), attempt)
+        return Wanted(task, reached) if commit is None else Wanted(task, reached, commit.token, commit.begins[log])

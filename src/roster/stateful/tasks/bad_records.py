@@ -19,7 +19,7 @@ from roster.pipeline.batch import Split
 from roster.pipeline.errors import FunctionError
 from roster.pipeline.tasks.arrow_function import ArrowFunction, is_of_a_record
 from roster.pipeline.tasks.dead_letters import DeadLetters, Salvage
-from roster.pipeline.tasks.missing_values import Seen, together
+from roster.pipeline.tasks.missing_values import Seen, merged_seen
 from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.pipeline.tasks.result_records import as_records
 from roster.state.aggregate import Update
@@ -138,7 +138,7 @@ class Aside:
             self.records += records.num_rows
             yield from salvage(records)
         if steps.first is not None:
-            self.seen = together(self.seen, steps.first.values_seen())
+            self.seen = merged_seen(self.seen, steps.first.values_seen())
 
     def operator(self, operator: Operator, store: str, *, is_first: bool) -> SettingAside:
         """Return an operator that leaves rows out; each row of one behind another counts as a record."""

@@ -34,7 +34,7 @@ def spread(tasks: Sequence[Sequence[Split]], cores: int) -> list[list[Split]]:
     return [splits[first::cores] for first in range(min(cores, len(splits)))]
 
 
-def together(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
+def regrouped_by_task(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
     """Regroup splits so that one Spark task reads all input partitions of a group's task."""
     dealt: list[list[Split]] = [[] for _ in tasks]
     homes: dict[TaskId, int] = {}

@@ -213,7 +213,7 @@ def processing(
         if idle:
             update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
-        said = _said(snapshot if seen is None else seen, update.changes, noted)
+        said = _defining_entries(snapshot if seen is None else seen, update.changes, noted)
         is_timed = store.is_ordered or NOTICE in rows.column_names
         times = [stream_time_after(snapshot, update.changes, key) if is_timed else NEVER for key in time_keys]
         update = with_time(update, times, snapshot if seen is None else seen, waiting)
@@ -295,7 +295,7 @@ def large_change(changelog: str, changes: pa.Table) -> str:
     return f"{(named or ['the state'])[0]} of one key has {size} bytes in one record of its changelog {changelog!r}"
 
 
-def _said(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
+def _defining_entries(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
     """Return the entries that define the others; they come last in each batch, where the driver looks for them."""
     said: dict[bytes, bytes | None] = {STATE_KEY: noted.encode()}
     if not noted.definition.has_variables or pc.is_in(pa.scalar(REGISTRY_KEY), changes["key"]).as_py():

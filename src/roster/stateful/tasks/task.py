@@ -21,9 +21,10 @@ from roster.pipeline.batch import Split
 from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.dead_letters import DeadLetterQueue, LetterRows
-from roster.pipeline.tasks.missing_values import Look, together
+from roster.pipeline.tasks.missing_values import Look, merged_seen
 from roster.pipeline.tasks.python_workers import SentOnce
 from roster.pipeline.tasks.reader import (
+    Counts,
     PartitionTask,
     ReaderConfig,
     ReadError,
@@ -316,9 +317,9 @@ class StatefulTask(PartitionTask):
         else:
             yield from self._pass_on(plan, tasks[0], look, aside, sent)
         if aside is not None:
-            look.seen = together(look.seen, aside.seen)
-        counted = () if aside is None else (aside.records, aside.letters.sent, aside.letters.first)
-        self._looked(tasks[0][0], look, *counted)
+            look.seen = merged_seen(look.seen, aside.seen)
+        letters = (0, 0) if aside is None else (aside.records, aside.letters.sent)
+        self._report_seen(tasks[0][0], Counts(*letters, look.seen, "" if aside is None else aside.letters.first))
 
     def _pass_on(
         self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
@@ -521,7 +522,7 @@ class JoinTask(StatefulTask):
         for number in numbers:
             look = Look([self._splits[number].topic])
             yield from self._own_rows(plan, [number], look, None)
-            self._looked(number, look)
+            self._report_seen(number, Counts(0, 0, look.seen))
 
 
 def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
