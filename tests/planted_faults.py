@@ -213,7 +213,7 @@ FAULTS = (
     Fault(
         "positions of partitions that were lost amid a commit are kept",
         "pipeline/driver/commits.py",
-        "                self.drop(fenced)\n",
+        "                self.drop_positions(fenced)\n",
         "",
         "pipeline/driver",
     ),

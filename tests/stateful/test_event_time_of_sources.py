@@ -22,7 +22,7 @@ from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.json_values import JsonReader
-from roster.pipeline.tasks.missing_values import Look
+from roster.pipeline.tasks.missing_values import ColumnsSeen
 from roster.state import source_times
 from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
@@ -43,12 +43,11 @@ from roster.stateful.stores import Stores
 from roster.stateful.tasks import subtopology
 from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.operator_steps import Around, innermost, with_function
-from roster.stateful.tasks.other_stream import OtherSide, columns_of
 from roster.stateful.tasks.outgoing import Outgoing, Sent, by_split
 from roster.stateful.tasks.placement import partitions_of
 from roster.stateful.tasks.processing import with_time
 from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
-from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, labelled
+from roster.stateful.tasks.subtopology import OperatorNode, OtherSide, SubtopologyPlan, columns_of, labelled
 from roster.stateful.tasks.table_join import Lookup, Rows
 from tests.examples_tried import examples
 
@@ -426,7 +425,7 @@ class World:
             begin = self.committed[at]
             ranges[at] = Range(begin, min(len(self.topics[at]), begin + self.rng.randint(1, most)))
         batch = Batch(0, Owner("g", 1, "m"), ranges)
-        backlogs = {key: backlog.before(batch) for key, backlog in app.items()}
+        backlogs = {key: backlog.left_behind(batch) for key, backlog in app.items()}
         return app, batch, backlogs
 
     def work(self, app: App, batch: Batch, backlogs: dict[tuple[int, str], Any]) -> None:
@@ -486,12 +485,12 @@ class World:
         branch: int = 0,
     ) -> list[Any]:
         app, sent, backlog = of
-        outgoing, look, records = Outgoing(None, None), Look(()), list[Any]()  # type: ignore[arg-type]
+        outgoing, seen, records = Outgoing(None, None), ColumnsSeen(()), list[Any]()  # type: ignore[arg-type]
         own = {at: span for at, span in spans.items() if at.topic in plan.own_sources}
         if not plan.nodes:
             for at, span in own.items():
                 clock = None if sent is None else sent.clock(plan.source_at(at, branch))
-                records += outgoing.rows(iter(self._rows(plan, at, span)), plan, look, sent, clock)
+                records += outgoing.rows(iter(self._rows(plan, at, span)), plan, seen, sent, clock)
             return records
         rows = [batch for at, span in own.items() for batch in self._rows(plan, at, span)]
         if plan.is_by_split:
@@ -521,7 +520,7 @@ class World:
             self.results += update.results.to_pylist()
             return []
         clock = None if sent is None else sent.of_task(plan, partition, updates)
-        return [*outgoing.rows(iter(rows), plan, look, sent, clock)]
+        return [*outgoing.rows(iter(rows), plan, seen, sent, clock)]
 
     def _check_late(self, node: OperatorNode, update: Any) -> None:
         self.late[node.store] += update.late
@@ -991,7 +990,7 @@ def _forgets_what_waits(patch: pytest.MonkeyPatch) -> None:
 
 def _owes_nothing(patch: pytest.MonkeyPatch) -> None:
     """What was planned counts as told, and whoever takes partitions tells nothing."""
-    before, took = InputBacklog.before, InputBacklog.assigned
+    before, took = InputBacklog.left_behind, InputBacklog.assigned
 
     def planned(self: InputBacklog, batch: Batch) -> Any:
         backlog = before(self, batch)
@@ -1003,7 +1002,7 @@ def _owes_nothing(patch: pytest.MonkeyPatch) -> None:
         took(self, partitions)
         self._is_told = is_told
 
-    patch.setattr(InputBacklog, "before", planned)
+    patch.setattr(InputBacklog, "left_behind", planned)
     patch.setattr(InputBacklog, "assigned", taken)
 
 

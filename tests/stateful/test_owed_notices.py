@@ -49,7 +49,7 @@ class Group:
                 self.ends[at] += count
                 ranges[at] = Range(self.offsets[at], self.ends[at])
         batch = Batch(0, Owner("g", 1, "m"), ranges)
-        backlog = self.backlog.before(batch)
+        backlog = self.backlog.left_behind(batch)
         assert backlog is not None
         return batch, backlog
 

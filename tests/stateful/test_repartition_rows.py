@@ -17,12 +17,12 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range, Split
+from roster.pipeline.driver.offset_ranges import regrouped_by_task, spread
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.state.source_times import DELAY, NOTICE, SOURCE, UNLABELLED, Notice, SourceClock
 from roster.state.store import StateError
 from roster.stateful.repartition import Purge
-from roster.stateful.tasks.other_stream import regrouped_by_task, spread
 from roster.stateful.tasks.repartition import RepartitionTopic
 
 if TYPE_CHECKING:

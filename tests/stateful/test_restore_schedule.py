@@ -77,7 +77,7 @@ class Case:
         self.copies = Copies(self.logs, Changelogs([CHANGELOG]), lag, lambda: self.at)
 
     def join(self, found: Mapping[int, int]) -> dict[int, int]:
-        self.copies.found({uuid.uuid4().hex: {at(number): offset for number, offset in found.items()}})
+        self.copies.record_stores({uuid.uuid4().hex: {at(number): offset for number, offset in found.items()}})
         self.copies.join(self.member)
         return {task.partition: gap for task, gap in self.copies.gaps().items()}
 
@@ -111,7 +111,7 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
     case = Case({0: 100, 1: 100, 2: 0, 3: 0})
     logs = TableLogs(case.logs.ends, {0: 5000, 1: 0, 2: 0, 3: 0})
     case.copies = Copies(logs, Changelogs([CHANGELOG]), 10, lambda: case.at, tables)
-    case.copies.found({uuid.uuid4().hex: {at(0): 100, at(1): 100, TopicPartition("names", 0): 100}})
+    case.copies.record_stores({uuid.uuid4().hex: {at(0): 100, at(1): 100, TopicPartition("names", 0): 100}})
     case.copies.join(case.member)
     with_state = [TaskId(0, number) for number in range(4)], [TaskId(1, number) for number in range(2)]
     assert case.copies.gaps() == dict(zip([*with_state[0], *with_state[1]], [5000, 0, 0, 0, 0, 100], strict=True))
@@ -128,7 +128,7 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
         TopicPartition("names", 1): 100,
     }
     assert {task: copy.left for task, copy in case.copies.restoring().items()} == {"0_0": 5000, "1_1": 100}
-    case.copies.done(Restored(job.changelog, job.target.end, 1) for job in jobs)
+    case.copies.record_restored(Restored(job.changelog, job.target.end, 1) for job in jobs)
     assert not case.copies.held(owned)
     case.at += 5
     assert case.copies.between_batches(1.0)[0] == []
@@ -136,9 +136,9 @@ def test_a_joined_table_is_state_of_its_tasks() -> None:
     logs.table[0] = 9000
     case.copies.mark_unknown([TaskId(0, 0)])
     assert case.copies.whole() == {TaskId(1, 0), TaskId(1, 1)}
-    case.copies.ran({at(0): 101, TopicPartition("items", 0): 9000})
+    case.copies.record_batch({at(0): 101, TopicPartition("items", 0): 9000})
     assert case.copies.whole() == {TaskId(0, 0), TaskId(1, 0), TaskId(1, 1)}
-    case.copies.lost([TaskId(0, 0)])
+    case.copies.record_lost([TaskId(0, 0)])
     assert case.copies.gaps()[TaskId(0, 0)] == 9000 + 100
 
 
@@ -146,7 +146,7 @@ def test_applications_that_share_a_directory_are_one_process_and_others_are_not(
     def process(*names: str) -> uuid.UUID:
         case = Case({})
         places = [Place(str(tmp_path / name), "c", "id") for name in names]
-        case.copies.found({process_id(place): {} for place in places})
+        case.copies.record_stores({process_id(place): {} for place in places})
         return case.copies.process_id
 
     assert process("a") == process("a") != process("b")
@@ -160,13 +160,13 @@ def test_copies_are_worked_on_in_turn_and_their_gaps_reported() -> None:
     first, second = case.jobs(), case.jobs()
     assert sorted(first) == sorted(second) == [1, 2]
     assert first != second, "one of them would never get time if it did not suffice"
-    case.copies.done([Restored(at(1), 95, 80, 800), Restored(at(2), 40, 40, 400)])
+    case.copies.record_restored([Restored(at(1), 95, 80, 800), Restored(at(2), 40, 40, 400)])
     assert case.member.reports[-1] == {0: 0, 1: 5, 2: 60, 3: 100}
     case.at = 2.0
     (task, restoring), *_ = case.copies.restoring().items()
     assert (task, restoring.records, restoring.bytes, restoring.left) == ("0_2", 40, 400, 60)
     assert restoring.seconds_left == 3.0
-    case.copies.done([Restored(at(2), 100, 60, 600)])
+    case.copies.record_restored([Restored(at(2), 100, 60, 600)])
     assert case.copies.restoring() == {}
     assert case.copies._records == 180
 
@@ -193,9 +193,9 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     assert case.copies.held(source(0, 1, 2)) == set(source(0))
     jobs, seconds = case.copies.with_batch()
     assert ([job.task.partition for job in jobs], seconds > 0) == ([0], True), "before copies of others"
-    case.copies.done([Restored(at(0), 50, 50, 500)])
+    case.copies.record_restored([Restored(at(0), 50, 50, 500)])
     assert case.copies.held(source(0)) == set(source(0))
-    case.copies.done([Restored(at(0), 91, 41, 410)])
+    case.copies.record_restored([Restored(at(0), 91, 41, 410)])
     assert not case.copies.held(source(0))
     case.copies.assigned(source(3))
     case.member.become([0, 1, 2])
@@ -209,7 +209,7 @@ def test_the_gap_of_an_own_task_is_its_own_whatever_batches_have_added_to_its_lo
     case.join({0: 100})
     case.member.become([0], [1])
     case.copies.assigned(source(0))
-    case.copies.ran({at(0): 180})
+    case.copies.record_batch({at(0): 180})
     case.logs.ends[0] = 190
     case.jobs()
     assert case.member.reports[-1] == {0: 0, 1: 100, 2: 0, 3: 0}
@@ -217,7 +217,7 @@ def test_the_gap_of_an_own_task_is_its_own_whatever_batches_have_added_to_its_lo
     case.at = 1.0
     assert case.jobs() == [0, 1], "after a batch that was not committed its store is looked at"
     assert case.member.reports[-1] == {0: 10, 1: 100, 2: 0, 3: 0}
-    case.copies.done([Restored(at(0), 190)])
+    case.copies.record_restored([Restored(at(0), 190)])
     assert case.member.reports[-1] == {0: 0, 1: 100, 2: 0, 3: 0}
     assert case.copies.whole() == set()
     case.at = 2.0
@@ -232,7 +232,7 @@ def test_an_own_task_that_is_restored_is_reported_with_what_is_left_of_its_log()
     case.copies.assigned(source(0))
     case.copies.with_batch()
     assert case.member.reports[-1][0] == 100
-    case.copies.done([Restored(at(0), 60, 60, 600)])
+    case.copies.record_restored([Restored(at(0), 60, 60, 600)])
     assert case.member.reports[-1][0] == 40
 
 
@@ -242,7 +242,7 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
     case.member.become([0], [1])
     case.copies.assigned(source(0))
     assert case.jobs() == [0]
-    case.copies.done([Restored(at(0), None, problem="no room")])
+    case.copies.record_restored([Restored(at(0), None, problem="no room")])
     assert not case.copies.held(source(0))
     assert case.jobs() == []
     case.at = 1.0

@@ -83,7 +83,7 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
 ) -> None:
     standby -= active
     copies = Copies(Logs(), CHANGELOGS, acceptable, lambda: 0.0)
-    copies.found({uuid.uuid4().hex: found})
+    copies.record_stores({uuid.uuid4().hex: found})
     gaps = {task: sum(END - found.get(log, 0) for log in CHANGELOGS.logs[task]) for task in TASKS}
     copies.join(Member(active, standby))
     assert copies.gaps() == gaps
@@ -100,15 +100,15 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
     assert all(job.task == CHANGELOGS.task_by_log[job.changelog] for job in jobs)
     for number, job in enumerate(jobs):
         assert (job.task in copies.whole()) is False
-        copies.done([Restored(job.changelog, END, 1, 10)])
+        copies.record_restored([Restored(job.changelog, END, 1, 10)])
         left = {each.task for each in jobs[number + 1 :]}
         assert job.task in left or not copies.held(sources) & {
             source for source in sources if CHANGELOGS.readers.get(source) == job.task
         }
     assert not copies.held(sources)
-    copies.ran({log: END + 5 for task in active for log in CHANGELOGS.logs[task]})
+    copies.record_batch({log: END + 5 for task in active for log in CHANGELOGS.logs[task]})
     assert copies.whole() == active
-    copies.lost([TaskId(0, 0)])
+    copies.record_lost([TaskId(0, 0)])
     assert copies._gaps()[TaskId(0, 0)] == 2 * (END + 5 if TaskId(0, 0) in active else END), (
         "the whole log, as it is known"
     )

@@ -52,11 +52,10 @@ from roster.stateful.stores import Stores, admin_of
 from roster.stateful.table_sink import TableStateSink
 from roster.stateful.tasks.host_stores import check_state_dir
 from roster.stateful.tasks.operator_steps import check_keys
-from roster.stateful.tasks.other_stream import columns_of
 from roster.stateful.tasks.outgoing import ROWS
 from roster.stateful.tasks.repartition import FIELD as REPARTITION
 from roster.stateful.tasks.repartition import RepartitionTopic
-from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, columns_of
 from roster.stateful.tasks.table_join import Rows
 from roster.stateful.tasks.task import JoinTask
 from roster.wire.compression import Compression

@@ -31,17 +31,16 @@ from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.accumulators import ByTask
-from roster.pipeline.tasks.missing_values import Look
+from roster.pipeline.tasks.missing_values import ColumnsSeen
 from roster.pipeline.tasks.reader import ReadTask
 from roster.pipeline.tasks.writer import (
     RESULT,
     RowFunction,
     TaskWriter,
     Writer,
+    WriteTask,
     conformed,
-    result_row,
     results_of,
-    written,
 )
 from roster.sinks.kafka import KafkaSink
 from roster.sinks.parquet import ParquetSink
@@ -170,7 +169,7 @@ class FramedRunner(SparkRunner):
         self._is_ready = True
         stages = self._stages(
             self._grouped(tasks),
-            (lambda read: WrittenTask(read, writer)) if isinstance(writer, TaskWriter) else writer.task,
+            (lambda read: WriteTask(writer, read)) if isinstance(writer, TaskWriter) else writer.task,
             RESULT if isinstance(writer, TaskWriter) else writer.rows,
         )
         frame = functools.reduce(DataFrame.union, stages)
@@ -296,17 +295,6 @@ class StagedTask:
         return self._task.read([self._first + _partition()])
 
 
-class WrittenTask:
-    """Writes what tasks make, and returns a row with the result."""
-
-    def __init__(self, read: RowFunction, writer: TaskWriter) -> None:
-        self._read, self._writer = read, writer
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all; yield one record batch of `RESULT`."""
-        yield result_row(written(self._writer, self._read(batches)))
-
-
 class FramedTask:
     """Makes records, and results in a struct, of what tasks make."""
 
@@ -346,7 +334,7 @@ class FramedSender:
         (home, sent), rows = self._sent[number], iter(()) if self._is_empty else batches
         clock = None if sent is None else sent.clocks[-1]
         outgoing = Outgoing(None, AS_JSON)
-        for batch in outgoing.rows(rows, self._plan, Look(()), sent, clock, home):
+        for batch in outgoing.rows(rows, self._plan, ColumnsSeen(()), sent, clock, home):
             yield _record(batch, self._columns)
         for batch in () if sent is None else sent.notices():
             yield _record(batch, self._columns)

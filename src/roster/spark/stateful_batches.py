@@ -18,6 +18,7 @@ from roster.client import ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.pipeline.batch import Batch, StoreProgress
+from roster.pipeline.driver.offset_ranges import regrouped_by_task, spread
 from roster.pipeline.driver.runner_protocol import Outcome
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.pipeline.tasks.accumulators import ByAttempt, ByTask
@@ -36,10 +37,9 @@ from roster.stateful.store_cleaner import Cleaning
 from roster.stateful.stores import Stores
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, check_state_dir, found_here
-from roster.stateful.tasks.other_stream import regrouped_by_task, spread
 from roster.stateful.tasks.outgoing import Backlog
 from roster.stateful.tasks.processing import Report
-from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask, TopologyPlan
+from roster.stateful.tasks.task import STORE, RestoreJobs, StatefulTask
 from roster.wire.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -84,11 +84,13 @@ class StatefulBatches(ReadBatches):
         self._cluster, self._stores, self._joins, self._clean, self._replayed = cluster, stores, joins, clean, replayed
         self._paused, self._task = paused, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
-        self._topology, self._copies = stores.topology, stores.copies
+        self.topology, self._copies = stores.topology, stores.copies
         self._plans = {plan.subtopology.number: plan for plan in stores.plans}
         self._has_pairs = any(len(plan.subtopology.sources) > 1 for plan in stores.plans)
         """True if a task may have several splits."""
         self._targets: dict[TaskId, list[StoreTarget]] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        """The changelog offset that each store has to go to, in this batch."""
         self._seen: StoresOfTasks = {}
         self._fenced = 0
         self._backlogs: dict[tuple[int, str], Backlog] = {}
@@ -108,24 +110,33 @@ class StatefulBatches(ReadBatches):
         self._found.value, self._restore_jobs = {}, RestoreJobs(found=found_stores, ran=self._noting())
         run()
         if found_stores is not None:
-            self._copies.found(found_stores.value)
+            self._copies.record_stores(found_stores.value)
 
     @override
     def find_stores(self) -> None:
         """Check the state directories, and find the stores if they are on this host; else the warm-up does."""
         check_state_dir(self._stores.options.state.dir, self._jobs.on_each_host)
         if self._cluster is None:
-            self._copies.found(found_here(self._topology.places_by_log))
+            self._copies.record_stores(found_here(self.topology.places_by_log))
 
     @override
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
-        """Look up how far each store has to go, deal copies to the batch's tasks, and write it."""
+        """Look up how far each store has to go, deal copies to the tasks, write, and record what the tasks did."""
         self._clean()
         self._check_once_more()
+        self._look_up_targets(batch)
+        batch, tasks = self._dealt(batch, tasks)
+        lanes = self._deal_copies(batch, len(tasks))
+        began = time.monotonic()
+        outcome = self._written(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], write)
+        return self._recorded(batch, outcome, (lanes, time.monotonic() - began))
+
+    def _look_up_targets(self, batch: Batch) -> None:
+        """Look up how far the stores of the batch's tasks have to go, and what is left to read behind it."""
         readers = self._copies.changelogs.readers
         replayed, paused = self._replayed(), {readers.get(partition) for partition in self._paused(batch.ranges)}
-        idle_times = self._stores.idle_times(batch)
-        backlogs = {key: backlog.before(batch) for key, backlog in self._stores.input_backlogs.items()}
+        idle_times = {} if self._stores.idleness is None else self._stores.idleness.times_to_give(batch)
+        backlogs = {key: backlog.left_behind(batch) for key, backlog in self._stores.input_backlogs.items()}
         self._backlogs = {key: backlog for key, backlog in backlogs.items() if backlog is not None}
         self._targets = {
             task: [
@@ -134,26 +145,35 @@ class StatefulBatches(ReadBatches):
             ]
             for task, targets in self._stores.targets.prepare(batch).items()
         }
-        targets = [target for of_task in self._targets.values() for target in of_task]
-        if not self._to_change.isdisjoint(target.changelog for target in targets):
+        self._ends = {target.changelog: target.end for of_task in self._targets.values() for target in of_task}
+        for joins in self._joins:
+            joins.begin(batch)
+
+    def _dealt(self, batch: Batch, tasks: Splits) -> tuple[Batch, Splits]:
+        """Return the batch and its splits by Spark tasks: on all cores if it changes a definition, by host, by task."""
+        if not self._to_change.isdisjoint(self._ends):
             batch = replace(batch, rewrites_state=True)
             logging.getLogger("roster.pipeline").info(
                 "%s: this batch changes the entries of state, which takes longer", batch.owner.group
             )
             tasks = spread(tasks, self._jobs.cores)
-        for joins in self._joins:
-            joins.begin(batch)
         if self._cluster is not None:
-            tasks = self._cluster.dealt(tasks, self._topology.task_of)
-        elif self._has_pairs:
-            tasks = regrouped_by_task(tasks, self._topology.task_of)
-        self._reports.value, self._restored.value, self._sent.value = {}, {}, {}
+            return batch, self._cluster.dealt(tasks, self.topology.task_of)
+        return batch, regrouped_by_task(tasks, self.topology.task_of) if self._has_pairs else tasks
+
+    def _deal_copies(self, batch: Batch, count: int) -> Sequence[Sequence[RestoreJob]]:
+        """Choose the copies to restore beside the batch, and return those of each of its Spark tasks, or of more."""
+        readers = self._copies.changelogs.readers
         jobs, seconds = self._copies.with_batch({readers[p] for p in batch.ranges if p in readers})
-        lanes = deal(jobs, len(tasks), self._jobs.cores) if jobs else [[] for _ in tasks]
+        lanes = deal(jobs, count, self._jobs.cores) if jobs else [[] for _ in range(count)]
         self._restore_jobs = RestoreJobs(lanes, seconds, self._restored if jobs else None, ran=self._noting())
-        began = time.monotonic()
+        return lanes
+
+    def _written(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
+        """Write the batch; its errors name store, key or changelog."""
+        self._reports.value, self._restored.value, self._sent.value = {}, {}, {}
         try:
-            outcome = write(batch, [*tasks, *[()] * (len(lanes) - len(tasks))])
+            return write(batch, tasks)
         except SinkFencedError as error:
             raise self._moved(error) from None
         except MissingSchemasError:
@@ -162,11 +182,14 @@ class StatefulBatches(ReadBatches):
             raise with_batch(error, batch) from None
         except WriteError as error:
             raise explained_write_error(error, self._reports.value) from None
+
+    def _recorded(
+        self, batch: Batch, outcome: Outcome, beside: tuple[Sequence[Sequence[RestoreJob]], float]
+    ) -> Outcome:
+        """Record what the tasks did with their stores; return the outcome with the stores' progress."""
         self._fenced = 0
-        worked = {target.changelog: target.end for target in targets}
-        self._to_change.difference_update(worked)
-        beside = lanes, time.monotonic() - began
-        copies = self._copies.after_batch(worked | self._tables_read(), self._restored.value.values(), beside)
+        self._to_change.difference_update(self._ends)
+        copies = self._copies.after_batch(self._ends | self._tables_read(), self._restored.value.values(), beside)
         last_reports = {task: attempts[-1] for task, attempts in self._reports.value.items()}
         runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
         self._stores.ran(batch, runs, self._sent.value)
@@ -184,7 +207,7 @@ class StatefulBatches(ReadBatches):
 
     def _tables_read(self) -> dict[TopicPartition, int]:
         """Return the offsets of tables that the batch has seen."""
-        sides = [side for joins in self._joins for side in joins.sides() if side.rows.topic in self._topology.tables]
+        sides = [side for joins in self._joins for side in joins.sides() if side.rows.topic in self.topology.tables]
         return {target.changelog: target.end for side in sides for target in side.targets.values()}
 
     def _store_progress(self, last: StoresOfTasks) -> Mapping[str, Mapping[str, StoreProgress]]:
@@ -219,22 +242,12 @@ class StatefulBatches(ReadBatches):
         jobs, tables = self._restore_jobs, {joins.number: joins.sides() for joins in self._joins}
         reading: dict[str, Any] = {"function": self._function, "counted": counted, "failed": failed, "tables": tables}
         reading |= {"backlogs": self._backlogs, "sent": self._sent if self._backlogs else None}
-        return self._task(self._config, tasks, self._topology, self._targets, self._reports, jobs, **reading)
-
-    @property
-    def topology(self) -> TopologyPlan:
-        """The plan of the tasks."""
-        return self._topology
+        return self._task(self.config, tasks, self.topology, self._targets, self._reports, jobs, **reading)
 
     @property
     def restores(self) -> bool:
         """True if copies are restored beside the batch."""
         return any(self._restore_jobs.lanes)
-
-    @property
-    def config(self) -> ReaderConfig:
-        """How records are read."""
-        return self._config
 
     @override
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
@@ -256,7 +269,7 @@ class StatefulBatches(ReadBatches):
         """Return the tasks whose stores each Spark task uses: tasks of its splits, or of its copies."""
         lanes = self._restore_jobs.lanes
         return [
-            {self._topology.task_of(split) for split in splits}
+            {self.topology.task_of(split) for split in splits}
             or ({job.task for job in lanes[number]} if number < len(lanes) else set())
             for number, splits in enumerate(tasks)
         ]
@@ -274,9 +287,9 @@ class StatefulBatches(ReadBatches):
     def _settled(self, jobs: Sequence[RestoreJob], run_small: RunSmall) -> bool:
         """Have the stores take the last batch's changes; return False if that failed."""
         self._restore_jobs = RestoreJobs([list(jobs)], _SETTLING)
-        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        task = StatefulTask(self.config, [], self.topology, {}, jobs=self._restore_jobs)
         done = run_small(task.restore_lanes) or []
-        self._copies.done(done)
+        self._copies.record_restored(done)
         settled = {restored.changelog for restored in done}
         left = [job for job in jobs if job.changelog not in settled]
         return not left or self._restored_by_spark(left, _SETTLING)
@@ -291,14 +304,14 @@ class StatefulBatches(ReadBatches):
         """Restore copies in a Spark job without a batch; return False if that failed."""
         lanes = deal(jobs, 0, self._jobs.cores)
         self._restore_jobs = RestoreJobs(lanes, seconds, ran=self._noting())
-        task = StatefulTask(self._config, [], self._topology, {}, jobs=self._restore_jobs)
+        task = StatefulTask(self.config, [], self.topology, {}, jobs=self._restore_jobs)
         with self._jobs.under("copies", "keeps copies of state"):
             try:
                 done = self.collect([()] * len(lanes), task.restore_lanes)
             except (PySparkException, Py4JError) as error:
                 log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
                 return False
-        self._copies.done(done)
+        self._copies.record_restored(done)
         return True
 
 

@@ -30,9 +30,8 @@ from roster.state.store import NoState, StateError
 from roster.state.stream_join import WAITING_SIDES, StreamJoin
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 from roster.stateful.tasks.operator_steps import with_function
-from roster.stateful.tasks.other_stream import OtherSide
 from roster.stateful.tasks.processing import Operator
-from roster.stateful.tasks.subtopology import LateRows
+from roster.stateful.tasks.subtopology import LateRows, OtherSide
 from roster.stateful.tasks.table_join import FIELD as TABLE
 from roster.stateful.tasks.table_join import Lookup
 

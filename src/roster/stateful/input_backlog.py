@@ -119,7 +119,7 @@ class InputBacklog(DueTasks):
         self._is_told = not any(self._ends.values())  # no client has sent anything
         return () if self._behind or self._others_behind or self._is_told else own[:1]
 
-    def before(self, batch: Batch) -> Backlog | None:
+    def left_behind(self, batch: Batch) -> Backlog | None:
         """Return what is left to read once a batch's records are, None if it reads none of the input.
 
         Raises ClientError.

@@ -115,7 +115,7 @@ class Copies:
 
     # What is here.
 
-    def found(self, stores: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+    def record_stores(self, stores: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Record the stores on the executors' hosts: {process id: {changelog partition: offset}}."""
         if len(stores) == 1:
             self.process_id = uuid.UUID(next(iter(stores)))
@@ -216,7 +216,7 @@ class Copies:
     def _is_known(self, changelog: TopicPartition) -> bool:
         return changelog in self._reached and changelog not in self._doubted
 
-    def ran(self, ends: Mapping[TopicPartition, int]) -> None:
+    def record_batch(self, ends: Mapping[TopicPartition, int]) -> None:
         """Record that tasks ran a batch: their stores are at these changelog offsets."""
         self._reached |= ends
         self._doubted.difference_update(ends)
@@ -229,9 +229,9 @@ class Copies:
         restored: Iterable[Restored],
         beside: tuple[Sequence[Sequence[RestoreJob]], float],
     ) -> CopiesNow:
-        """Record a batch as `ran` and `done` do, and return how the copies are."""
-        self.ran(ends)
-        self.done(restored, beside=beside)
+        """Record a batch as `record_batch` and `record_restored` do, and return how the copies are."""
+        self.record_batch(ends)
+        self.record_restored(restored, beside=beside)
         records, self._records = self._records, 0
         return CopiesNow(self.active(), records, self.restoring())
 
@@ -303,7 +303,7 @@ class Copies:
         logs = self.changelogs.logs[task]
         return sum(max(self._reached.get(changelog, 0), self._begins[changelog]) for changelog in logs)
 
-    def done(
+    def record_restored(
         self, done: Iterable[Restored], *, beside: tuple[Sequence[Sequence[RestoreJob]], float] | None = None
     ) -> None:
         """Record finished jobs, and report the gaps to the group.
@@ -359,14 +359,14 @@ class Copies:
         own_tasks = HeldTasks() if self._member is None else self._member.tasks()
         return own_tasks.active | own_tasks.revoking, own_tasks.standby
 
-    def lost(self, tasks: Collection[TaskId]) -> None:
+    def record_lost(self, tasks: Collection[TaskId]) -> None:
         """Record that stores of these tasks are gone."""
         for changelog in self._logs_of(self.all_tasks.intersection(tasks)):
             self._reached.pop(changelog, None)
 
-    def gave_up(self, tasks: Collection[TaskId]) -> None:
+    def record_given_up(self, tasks: Collection[TaskId]) -> None:
         """Record that copies of these tasks are gone and not wanted until the task runs here."""
-        self.lost(tasks)
+        self.record_lost(tasks)
         self._given_up.update(tasks)
 
     def reached(self, changelog: TopicPartition) -> int:

@@ -106,9 +106,9 @@ class StoreCleaner:
             self._note(place)
 
     def _note(self, place: Cleaned) -> None:
-        self._copies.lost(_tasks(place.removed))
+        self._copies.record_lost(_tasks(place.removed))
         if place.given_up:
-            self._copies.gave_up(_tasks(place.given_up))
+            self._copies.record_given_up(_tasks(place.given_up))
             log.warning(
                 "State.max_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
                 *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),

@@ -96,16 +96,17 @@ class Stores(BetweenBatches):
         self.topology = TopologyPlan(self.plans, kinds, output, encoding, places, loops)
         self.targets = StoreTargets(self.admin, changelogs, _OF_OTHERS, self.done)
         self.copies = Copies(self.admin, changelogs, options.tuning.acceptable_lag, tables=tables)
-        self._idleness = None
+        self.idleness = None
+        """Gives stores of idle inputs a stream time; None without `idle_after`."""
         if options.idle_seconds and self._joined:
-            self._idleness = Idleness(changelogs, self._joined, options.idle_seconds, self._behind)
+            self.idleness = Idleness(changelogs, self._joined, options.idle_seconds, self._behind)
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self.purge = Purge([repartition.topic for repartition in self._repartition], self.admin.delete_records)
         """Deletes processed records of repartition topics."""
         self.input_backlogs = input_backlogs(self.plans, self.admin, options.group)
         """What is left to read where rows get labels of their sources."""
         self._features: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
-        self._features += [] if self._idleness is None else [self._idleness]
+        self._features += [] if self.idleness is None else [self.idleness]
         self._features += [*self.input_backlogs.values(), *([self.purge] if self._repartition else [])]
         """Objects that follow the batches, each only in a pipeline that needs it."""
         self.source_names = SourceNames(self.admin, [topic for plan in plans for topic in plan.subtopology.sources])
@@ -247,10 +248,6 @@ class Stores(BetweenBatches):
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
         return frozenset().union(*(feature.due(partitions, behind, once=once) for feature in self._features))
-
-    def idle_times(self, batch: Batch) -> Mapping[TaskId, list[tuple[int | None, ...]]]:
-        """Return the stream times that stores of a batch's tasks get as their input is idle."""
-        return {} if self._idleness is None else self._idleness.times_to_give(batch)
 
     def _behind(self, subtopologies: Collection[int]) -> set[int]:
         """Return those in front of whose repartition anything is left to read. Raises ClientError."""

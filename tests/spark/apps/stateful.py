@@ -132,7 +132,7 @@ class InProcess:
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         jobs: Any = RestoreJobs(lanes, seconds, copies)  # type: ignore[arg-type]
         more: dict[str, Any] = {"reports": reports, "sent": sent, "tables": tables, "function": self._function}
-        looked = {number: backlog.before(batch) for number, backlog in self._stores.input_backlogs.items()}
+        looked = {number: backlog.left_behind(batch) for number, backlog in self._stores.input_backlogs.items()}
         more["backlogs"] = {number: backlog for number, backlog in looked.items() if backlog is not None}
         reading: Any = StatefulTask(self._config, tasks, self._work, targets, jobs=jobs, **more)
         results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
@@ -165,7 +165,7 @@ class InProcess:
             return False
         work: Any = StatefulTask(self._config, [], self._work, {}, jobs=RestoreJobs((), seconds))
         copies = list(work.restore(jobs))
-        self._copies.done(copies)
+        self._copies.record_restored(copies)
         _print_copies(copies)
         return True
 
@@ -316,7 +316,7 @@ def main(
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
     work = TopologyPlan(stores.plans, kinds, out)
     if work.places:
-        stores.copies.found({process_id(work.places[0]): found})
+        stores.copies.record_stores({process_id(work.places[0]): found})
     own = replace(options, state=State(dir=state_dir))
     joins = [
         TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables

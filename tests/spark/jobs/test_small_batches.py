@@ -109,7 +109,7 @@ def test_merged_tasks_have_each_offset_once_and_each_partition_in_one_split(
 ) -> None:
     ranges = {TopicPartition("t", number): Range(5, 5 + size) for number, size in enumerate(sizes)}
     tasks = (offset_ranges.whole if is_whole else offset_ranges.tasks)(ranges, cores)
-    found = small_batches.merged(tasks, most)
+    found = small_batches.merged_tasks(tasks, most)
     assert len(found) == min(most, len(tasks))
     assert all(len({split.partition for split in task}) == len(task) > 0 for task in found)
     offsets = [(each.partition, at) for task in found for each in task for at in range(each.start, each.end)]
@@ -292,7 +292,7 @@ def test_many_full_batches_in_a_row_and_long_ones_are_too_much_for_the_worker(mo
     assert not batches.limits.is_too_slow
     Host(monkeypatch, fixed=0.0, rate=100.0).run(batches, 999)
     assert (batches.limits.is_too_slow, batches.most_offsets) == (True, 499)
-    batches._leave("an error")
+    batches._leave_to_spark("an error")
     assert batches.most_offsets is None
     assert made(most=0)[0].most_offsets is None
 

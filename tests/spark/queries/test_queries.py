@@ -174,7 +174,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     copies.assigned([TopicPartition("t", 0)])
     assert not task.view.tasks, "three records are missing"
     assert not copies.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
-    copies.ran({at(0): 3})
+    copies.record_batch({at(0): 3})
     assert task.view.tasks == {"0_0"}
     logs.open = {0}
     copies.assigned([TopicPartition("t", 0)])
@@ -199,7 +199,7 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
     stores.targets, stores.copies = task.targets, task.case.copies
     with contextlib.closing(stores):
         task.case.logs.ends.update({0: 3, 1: 3})
-        task.case.copies.ran({at(0): 2, at(1): 2})
+        task.case.copies.record_batch({at(0): 2, at(1): 2})
         ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
         outcome = Outcome(None, rows=0, tokens={TaskId(0, 1): "token"})
         stores.committed(Batch(0, Owner("g", 1, "m"), ranges), outcome, {})
@@ -210,7 +210,7 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
     task = Application(tmp_path)
     task.batch([(1, "a")])
-    task.case.copies.ran({at(0): 5})
+    task.case.copies.record_batch({at(0): 5})
     with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
         task.view.get(1, "a", partition=0)
 

@@ -116,8 +116,8 @@ class DriverLoop:
         self._pace = pace or pace_of(options)
         self._batch_started = float("-inf")
         self._sink_checked_at = time.monotonic()
-        self._look_seconds = 0.0
-        """How long the last look for records took."""
+        self._asking_seconds = 0.0
+        """How long asking for the log ends took last."""
         self.last_progress: Progress | None = None
 
     def stop(self, *, now: bool = False) -> None:
@@ -181,23 +181,23 @@ class DriverLoop:
         self._adopt(ownership)
         self._switch(ownership)
         if not self._committed.positions:
-            return ownership, self._restore(ownership, available_now=available_now)
+            return ownership, self._restore_copies(ownership, available_now=available_now)
         timer = _Timer()
         ends = self._ends = self._log_ends(available_now=available_now)
         available = self._available(ends, available_now=available_now)
-        self._look_seconds = time.monotonic() - timer.begun
+        self._asking_seconds = time.monotonic() - timer.begun
         if not available:
-            return ownership, self._restore(ownership, available_now=available_now)
-        pause = self._pause(available, timer.begun, available_now=available_now)
+            return ownership, self._restore_copies(ownership, available_now=available_now)
+        pause = self._seconds_to_wait(available, timer.begun, available_now=available_now)
         if pause > 0:
             self._ends_asked_at = float("-inf")  # more will have come by then
-            if not self._restore(ownership, pause, available_now=available_now):
+            if not self._restore_copies(ownership, pause, available_now=available_now):
                 # A switch does not wait for the end of the pause.
                 to_look = self._switching.next_look - time.monotonic()
                 self._idle(min(pause, max(to_look, self._poll_seconds)), ownership)
             return ownership, True
         self._batch_started = timer.begun
-        if left := self._pass_over(available, ownership):
+        if left := self._skip_passed(available, ownership):
             self._run_batch(ownership, left, ends, timer)
         return ownership, True
 
@@ -225,11 +225,11 @@ class DriverLoop:
         timer: _Timer,
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
-        batch, tasks = self._planned(ownership, available)
+        batch, tasks = self._plan_batch(ownership, available)
         timer.lap("plan")
         refused: list[Mapping[int, Mapping[int, str]]] = []
         while True:
-            outcome = self._work(batch, tasks, refused)
+            outcome = self._run_guarded(batch, tasks, refused)
             timer.lap("work")
             try:
                 is_committed = outcome is not None and self._commits.commit_results(batch, outcome, ownership)
@@ -266,7 +266,7 @@ class DriverLoop:
             )
         )
 
-    def _planned(
+    def _plan_batch(
         self, ownership: Ownership, available: Mapping[TopicPartition, Range]
     ) -> tuple[Batch, Sequence[Sequence[Split]]]:
         """Return the next batch of what there is to read, and the splits of its tasks."""
@@ -297,7 +297,7 @@ class DriverLoop:
             batch = replace(batch, group_offsets=self._commits.group_offsets(next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following = self._read({**self._committed.positions, **next_offsets})
+            following = self._fully_read({**self._committed.positions, **next_offsets})
             seconds = self._options.target_batch_ms / 1000
             pause = 0.0 if self.last_progress is None else _UNASKED * self.last_progress.duration_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed, pause=min(pause, _MOST_UNASKED))
@@ -323,7 +323,7 @@ class DriverLoop:
             if p not in waiting and (ends[p] > offset or p in due)
         }
 
-    def _restore(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
+    def _restore_copies(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
         """Work on copies of state while no batch runs; return False if there was nothing to do.
 
         With `available_now` only on those that partitions wait for.
@@ -341,7 +341,7 @@ class DriverLoop:
         self._reporter.restoring(self._stores.restoring())
         return worked
 
-    def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
+    def _seconds_to_wait(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
         configured, most = self._options.trigger_interval_ms, self._pace.size.limit
         if not available.keys().isdisjoint(self._switching.restrictions.taking_over):
@@ -414,7 +414,7 @@ class DriverLoop:
             self._sink.claim(begun, owner, {p: positions[p] for p in begun})
             self._batch_started = float("-inf")  # they have waited long enough
 
-    def _pass_over(self, available: dict[TopicPartition, Range], ownership: Ownership) -> dict[TopicPartition, Range]:
+    def _skip_passed(self, available: dict[TopicPartition, Range], ownership: Ownership) -> dict[TopicPartition, Range]:
         """Go on without reading where records lead to nothing, and return what is left to read."""
         if passed := available.keys() & self._switching.restrictions.passed_over:
             ends = {p: available[p].end for p in passed}
@@ -423,7 +423,7 @@ class DriverLoop:
             return {p: span for p, span in available.items() if p not in passed}
         return available
 
-    def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
+    def _run_guarded(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
         """Run the batch; return None if it was cancelled."""
         self._guard.begin(batch)
         try:
@@ -480,15 +480,15 @@ class DriverLoop:
 
     def _wait_for_records(self, seconds: float, ownership: Ownership) -> None:
         """Wait for `seconds`, a change of ownership, `stop`, or new records in fully consumed partitions."""
-        read = self._read(self._committed.positions)
+        read = self._fully_read(self._committed.positions)
         if len(read) > MOST_WATCHED:
-            seconds = max(seconds, min(_LOOKS_APART * self._look_seconds, _SHORT_PAUSE))
+            seconds = max(seconds, min(_LOOKS_APART * self._asking_seconds, _SHORT_PAUSE))
         if self._stopping or not read or seconds > STOP_CHECK_SECONDS:
             self._idle(seconds, ownership)
             return
         self._member.wait_for_records(read, ownership.epoch, seconds, is_committed=self._is_committed)
 
-    def _read(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _fully_read(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions of partitions that have no records left to read, as far as is known."""
         return {p: offset for p, offset in positions.items() if self._ends.get(p, offset) <= offset}
 

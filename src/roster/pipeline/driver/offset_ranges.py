@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from roster.client import ClientError, GroupMember
 from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
+from roster.model.tasks import TaskId
 from roster.pipeline.batch import Owner, Range, Split, total
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.reporting import Reporter, brief
@@ -77,6 +78,22 @@ def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
         plan[lightest].append(Split(partition.topic, partition.partition, span.start, span.end))
         loads[lightest] += span.end - span.start
     return [tuple(splits) for splits in plan if splits]
+
+
+def spread(tasks: Sequence[Sequence[Split]], cores: int) -> list[list[Split]]:
+    """Deal splits to as many Spark tasks as run at once, for work that does not depend on their sizes."""
+    splits = [split for task in tasks for split in task]
+    return [splits[first::cores] for first in range(min(cores, len(splits)))]
+
+
+def regrouped_by_task(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
+    """Regroup splits so that one Spark task reads all input partitions of a group's task."""
+    dealt: list[list[Split]] = [[] for _ in tasks]
+    homes: dict[TaskId, int] = {}
+    for number, task in enumerate(tasks):
+        for split in task:
+            dealt[homes.setdefault(task_of(split), number)].append(split)
+    return [splits for splits in dealt if splits]
 
 
 log = logging.getLogger("roster.spark")

@@ -159,11 +159,6 @@ class Run:
             static_id = member.static_id
             batches, self._last_progress = loop.batches, self.last_progress
 
-    def _until_reached(self, attempt: Callable[[], T]) -> T | None:
-        """Call `until_reached` with what the run has."""
-        seconds = self._options.start_timeout_ms / 1000
-        return until_reached(attempt, seconds, self._stopping.is_set, self._reporter.waits_for_brokers)
-
     def _has_slot(self) -> bool:
         """Wait until Spark has run a task of this application; return False if the run was stopped."""
         self.phase = WAITING
@@ -204,7 +199,8 @@ class Run:
     def _old_have_left(self) -> bool:
         """Wait for members of an earlier release, which keep their tasks; return False if the run was stopped."""
         notice = began = time.monotonic()
-        while left := self._until_reached(self._between_batches.old_members):
+        patience, told = self._options.start_timeout_ms / 1000, self._reporter.waits_for_brokers
+        while left := until_reached(self._between_batches.old_members, patience, self._stopping.is_set, told):
             self.phase = OLD_THERE
             if time.monotonic() >= notice:
                 notice = time.monotonic() + _NOTICE_INTERVAL

@@ -66,28 +66,28 @@ def merged_seen(*parts: Seen) -> Seen:
     return merged
 
 
-class Look:
-    """Records whether the columns that a task's operators use have values."""
+class ColumnsSeen:
+    """Which of the columns that a task's operators use have values."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         """topics: the topics of its rows."""
         self._topics = tuple(topics)
-        self.seen: Seen = {}
+        self.columns: Seen = {}
 
-    def at(
+    def add(
         self, rows: pa.RecordBatch | pa.Table, names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
     ) -> None:
-        """Look at an operator's input rows."""
+        """Record which columns of an operator's input rows have values."""
         sought = [Sought(name, use, self._topics if topics is None else topics) for name in names]
-        self.seen = merged_seen(self.seen, columns_with_values(rows, sought))
+        self.columns = merged_seen(self.columns, columns_with_values(rows, sought))
 
-    def over(
+    def adding(
         self, batches: Iterable[pa.RecordBatch], names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Look at each batch and yield it."""
+        """Yield each batch, once it is added."""
         names = tuple(names)
         for batch in batches:
-            self.at(batch, names, use, topics)
+            self.add(batch, names, use, topics)
             yield batch
 
 

@@ -56,14 +56,17 @@ Writer: TypeAlias = TaskWriter | FrameWriter
 
 
 class WriteTask:
-    """Function given to `mapInArrow`: writes the rows of a task, and returns one row with the result."""
+    """Function given to `mapInArrow`: writes the rows of a task, and returns one row with the result.
 
-    def __init__(self, writer: TaskWriter) -> None:
-        self._writer = writer
+    `read` makes them from Spark's rows; None: uses those.
+    """
+
+    def __init__(self, writer: TaskWriter, read: RowFunction | None = None) -> None:
+        self._writer, self._read = writer, read
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows; yield one record batch of `RESULT`."""
-        yield result_row(written(self._writer, rows))
+        yield result_row(written(self._writer, rows if self._read is None else self._read(rows)))
 
 
 class ReadWriteTask:

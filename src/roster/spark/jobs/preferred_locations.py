@@ -17,8 +17,7 @@ from pyspark.serializers import CPickleSerializer
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.pipeline.batch import Range, Split
-from roster.pipeline.driver.offset_ranges import whole
-from roster.stateful.tasks.other_stream import regrouped_by_task
+from roster.pipeline.driver.offset_ranges import regrouped_by_task, whole
 
 Item = TypeVar("Item")
 _LOOK_SECONDS = 10.0

@@ -55,7 +55,7 @@ class ReadBatches:
     """True if one task must read a partition's whole range, as the one writer of its store."""
 
     def __init__(self, jobs: SparkJobs, config: ReaderConfig, function: ArrowFunction | None) -> None:
-        self._jobs, self._config, self._function = jobs, config, function
+        self._jobs, self.config, self._function = jobs, config, function
 
     def run(self, batch: Batch, tasks: Splits, write: Callable[[Batch, Splits], Outcome]) -> Outcome:
         """Prepare the batch, `write` it with these tasks or others of the same splits, and record the outcome."""
@@ -67,7 +67,7 @@ class ReadBatches:
 
     def reading(self, tasks: Splits, counted: Counted, failed: Failed | None) -> Reading:
         """Return what makes rows inside the tasks; the rest is as for `ReadTask`."""
-        return ReadTask(self._config, tasks, self._function, counted, failed)
+        return ReadTask(self.config, tasks, self._function, counted, failed)
 
     def collect(self, tasks: Splits, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any]:
         """Run a job of these tasks, each with its number; return what they yield."""

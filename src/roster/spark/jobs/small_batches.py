@@ -190,7 +190,7 @@ class SmallBatches:
         self._workers.start()
         self._is_here = True
         if self._is_large:
-            return merged(tasks, self._at_once)
+            return merged_tasks(tasks, self._at_once)
         # From the batch's ranges: two tasks may have parts of one partition, which one task reads as one.
         return [[Split(*partition, span.start, span.end) for partition, span in sorted(batch.ranges.items())]]
 
@@ -217,7 +217,7 @@ class SmallBatches:
         if self._is_large or (self.limits.may_grow and not are_rows):
             self._workers.start(self._at_once)
         self._count = len(tasks)
-        return self._workers.are_ready(self._count)
+        return self._count == 1 or self._workers.are_ready(self._count)
 
     def results(self, work: Callable[[Iterable[int]], Iterable[Any]]) -> list[Any] | None:
         """Return what the tasks yield; None if Spark's must do them. Only after `takes`.
@@ -236,7 +236,7 @@ class SmallBatches:
             if own is not None:
                 raise own from None
             self.limits.failed(self._offsets)
-            self._leave(error)
+            self._leave_to_spark(error)
             return None
         self.limits.done(self._offsets, time.monotonic() - began)
         return results
@@ -247,11 +247,11 @@ class SmallBatches:
         if streams is None:
             return None
         if len(streams) < self._count:
-            self._leave(f"more than {MOST_BYTES} bytes of rows")
+            self._leave_to_spark(f"more than {MOST_BYTES} bytes of rows")
             return None
         return pa.concat_tables(pa.ipc.open_stream(stream).read_all() for stream in streams)
 
-    def _leave(self, why: object) -> None:
+    def _leave_to_spark(self, why: object) -> None:
         log.debug("this batch and %d others are left to Spark: %s", _LEFT_TO_SPARK, why)
         self._is_here, self._left_to_spark = False, _LEFT_TO_SPARK
 
@@ -260,7 +260,7 @@ class SmallBatches:
         self._workers.cancel()
 
 
-def merged(tasks: Tasks, most: int) -> Tasks:
+def merged_tasks(tasks: Tasks, most: int) -> Tasks:
     """Return at most so many tasks: each has the splits of neighbours, and no part of a partition beside another."""
     if len(tasks) <= most:
         return tasks

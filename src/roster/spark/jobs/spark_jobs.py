@@ -257,7 +257,7 @@ def is_stopped(spark: SparkSession) -> bool:
         return True
 
 
-_MAKERS: Mapping[type[Exception], Callable[[str], PipelineError | ReadError | WriteError]] = {
+_ERRORS: Mapping[type[Exception], Callable[[str], PipelineError | ReadError | WriteError]] = {
     FunctionError: FunctionError.of,
     MissingSchemasError: FunctionError.of,
     SinkFencedError: SinkFencedError,
@@ -273,13 +273,13 @@ def full_name(kind: type[Exception]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-_BY_NAME = {full_name(kind): make for kind, make in _MAKERS.items()}
-_ANY = re.compile(rf"\b({'|'.join(map(re.escape, _BY_NAME))}|{re.escape(_STORE_ERRORS)}\w+): (.*)")
+_BY_NAME = {full_name(kind): make for kind, make in _ERRORS.items()}
+_OWN_ERROR = re.compile(rf"\b({'|'.join(map(re.escape, _BY_NAME))}|{re.escape(_STORE_ERRORS)}\w+): (.*)")
 
 
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in a hundred lines."""
-    match = _ANY.search(str(error))
+    match = _OWN_ERROR.search(str(error))
     if match is None:
         return None
     name, text = match[1], match[2].strip()

@@ -323,8 +323,8 @@ class LocalWorkers:
             self._workers.append(Worker(self._context, process))
 
     def are_ready(self, count: int) -> bool:
-        """Return True if so many can begin at once; one is started if it is missing."""
-        return count == 1 or sum(worker.is_ready for worker in self._workers) >= count
+        """Return True if so many can begin at once."""
+        return sum(worker.is_ready for worker in self._workers) >= count
 
     def run(self, work: object, arrivals: Sequence[Arrival] = (), count: int = 1) -> list[object]:
         """Run so many tasks at the same time, as `run` does; `cancel` makes it raise a WorkerError.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from roster.model import TopicPartition
 from roster.pipeline.tasks.dead_letters import HEADERS, LetterRows
-from roster.pipeline.tasks.missing_values import Look
+from roster.pipeline.tasks.missing_values import ColumnsSeen
 from roster.pipeline.tasks.result_records import as_records
 from roster.pipeline.tasks.writer import conformed
 from roster.sinks.tasks.encoded_values import RecordEncoding
@@ -171,7 +171,7 @@ class Outgoing:
         self,
         rows: Iterator[pa.RecordBatch],
         plan: SubtopologyPlan,
-        look: Look,
+        seen: ColumnsSeen,
         sent: Sent | None = None,
         clock: SourceClock | None = None,
         home: int = 0,
@@ -180,20 +180,20 @@ class Outgoing:
         for batch in rows:
             columns = labelled(plan.columns) if NOTICE in batch.schema.names else plan.columns
             table = pa.Table.from_batches([conformed(batch, columns)])
-            for records in self.table(table, plan, look, clock, home):
+            for records in self.table(table, plan, seen, clock, home):
                 if sent is not None:
                     sent.partitions.update(pc.unique(records["partition"]).to_pylist())
                 yield records
 
     def table(
-        self, rows: pa.Table, plan: SubtopologyPlan, look: Look, clock: SourceClock | None = None, home: int = 0
+        self, rows: pa.Table, plan: SubtopologyPlan, seen: ColumnsSeen, clock: SourceClock | None = None, home: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """Yield a sub-topology's output: records for the repartition topic, or results.
 
         clock: of the rows' source. home: the task's partition.
         """
         if plan.repartition_sink is not None:
-            look.at(rows, plan.repartition_sink.keys, REPARTITION)
+            seen.add(rows, plan.repartition_sink.keys, REPARTITION)
             records = plan.repartition_sink.to_records(rows, clock, home)
             yield from _addressed(*records.columns, topic=plan.repartition_sink.topic).to_batches()
         elif self._output is not None:

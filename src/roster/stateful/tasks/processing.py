@@ -194,7 +194,7 @@ def processing(
         (registry,) = (
             snapshot.multi_get([REGISTRY_KEY]) if definition.functions and definition.has_variables else [None]
         )
-        way = None if noted is None else evolution(definition, noted, registry)
+        evolved = None if noted is None else evolution(definition, noted, registry)
         before = {} if noted is None else noted.inputs
         is_relay = definition.document["operator"] == RELAY  # an earlier release may have worked without its store
         if not is_relay and any(before.get(topic, start) != start for topic, start in target.inputs.items()):
@@ -203,7 +203,7 @@ def processing(
                 f"and the batch begins at {dict(target.inputs)}"
             )
         inputs = {**before, **inputs}
-        seen = None if way is None else way.seen(snapshot)
+        seen = None if evolved is None else evolved.seen(snapshot)
         time_keys = (STREAM_TIME_KEY,) if definition.sides is None else TIME_KEYS
         idle = _idle_changes(snapshot, definition, target, rows) if seen is None and target.idle_until else {}
         before_it = WithChanges(snapshot, idle) if idle else snapshot if seen is None else seen
@@ -213,12 +213,12 @@ def processing(
         if idle:
             update = replace(update, changes=with_entries(update.changes, list(idle), list(idle.values())))
         noted = Noted(definition, inputs) if noted is None else noted.followed_by(definition, inputs)
-        said = _defining_entries(snapshot if seen is None else seen, update.changes, noted)
+        defining = _defining_entries(snapshot if seen is None else seen, update.changes, noted)
         is_timed = store.is_ordered or NOTICE in rows.column_names
         times = [stream_time_after(snapshot, update.changes, key) if is_timed else NEVER for key in time_keys]
         update = with_time(update, times, snapshot if seen is None else seen, waiting)
     changed = len(update.changes)
-    update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
+    update = replace(update, changes=with_entries(update.changes, list(defining), list(defining.values())))
     token = token or new_token()
     pending = Pending(token, update.changes["key"], update.changes["value"], Position(target.end, inputs))
     sizes = store.keep(pending, None if kept is None else Position(target.end, target.inputs))
@@ -297,11 +297,11 @@ def large_change(changelog: str, changes: pa.Table) -> str:
 
 def _defining_entries(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
     """Return the entries that define the others; they come last in each batch, where the driver looks for them."""
-    said: dict[bytes, bytes | None] = {STATE_KEY: noted.encode()}
+    defining: dict[bytes, bytes | None] = {STATE_KEY: noted.encode()}
     if not noted.definition.has_variables or pc.is_in(pa.scalar(REGISTRY_KEY), changes["key"]).as_py():
-        return said
+        return defining
     (registry,) = snapshot.multi_get([REGISTRY_KEY])
-    return {REGISTRY_KEY: registry} | said
+    return {REGISTRY_KEY: registry} | defining
 
 
 def new_token() -> str:

@@ -24,11 +24,10 @@ from roster.state.processor.timers import BY_TIME
 from roster.state.source_times import NOTICE, Front, source_of
 from roster.state.source_times import labelled as with_labels
 from roster.state.store import NoState
-from roster.state.stream_join import WAITING_KEYS
+from roster.state.stream_join import WAITING_KEYS, joined_columns
 from roster.state.windows import END, START
 from roster.stateful.tasks.by_source import behind, by_source, noting
 from roster.stateful.tasks.operator_steps import innermost, sides_of
-from roster.stateful.tasks.other_stream import OtherSide
 from roster.stateful.tasks.processing import Operator
 from roster.stateful.tasks.relay import Relay
 from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
@@ -50,6 +49,21 @@ class LateRows:
 
     topic: str
     keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OtherSide:
+    """How tasks read the other topic; `own` and `other` are the columns of the two sides."""
+
+    topic: str
+    function: ArrowFunction
+    own: pa.Schema
+    other: pa.Schema
+
+
+def columns_of(side: OtherSide) -> pa.Schema:
+    """Return the columns of a table with rows of both sides."""
+    return joined_columns(side.own, side.other)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from roster.model.tasks import TaskId
 from roster.pipeline.batch import Split
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.json_values import JsonReader
-from roster.pipeline.tasks.missing_values import Look
+from roster.pipeline.tasks.missing_values import ColumnsSeen
 from roster.pipeline.tasks.reader import ReaderConfig, read_splits
 from roster.pipeline.tasks.result_records import record_keys
 from roster.pipeline.tasks.steps import applied
@@ -94,7 +94,7 @@ class TableSide(NamedTuple):
     targets: Mapping[int, StoreTarget]
 
     def joined(
-        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig, look: Look
+        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig, seen: ColumnsSeen
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition joined, after its part of the table has caught up."""
         target, (_, lookup, then, _) = self.targets[partition], self.rows
@@ -105,7 +105,7 @@ class TableSide(NamedTuple):
                 return list(store.multi_get(keys))
 
             on_sound(store, partial(table, []))
-            for rows in look.over(batches, (lookup.on,), FIELD):
+            for rows in seen.adding(batches, (lookup.on,), FIELD):
                 for joined in lookup.joined(rows, lambda keys: on_sound(store, partial(table, keys))):
                     if then is None:
                         yield joined
@@ -114,11 +114,11 @@ class TableSide(NamedTuple):
 
 
 def through_tables(
-    tables: Sequence[TableSide], partition: int, config: ReaderConfig, look: Look, rows: Iterator[pa.RecordBatch]
+    tables: Sequence[TableSide], partition: int, config: ReaderConfig, seen: ColumnsSeen, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition joined with one table after the other."""
     for table in tables:
-        rows = table.joined(partition, rows, config, look)
+        rows = table.joined(partition, rows, config, seen)
     return rows
 
 

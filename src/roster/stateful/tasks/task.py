@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from roster.pipeline.batch import Split
 from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.dead_letters import DeadLetterQueue, LetterRows
-from roster.pipeline.tasks.missing_values import Look, merged_seen
+from roster.pipeline.tasks.missing_values import ColumnsSeen, merged_seen
 from roster.pipeline.tasks.python_workers import SentOnce
 from roster.pipeline.tasks.reader import (
     Counts,
@@ -70,11 +70,13 @@ if TYPE_CHECKING:
 
 _MOST_TOGETHER, _MOST_BYTES, _MOST_AT_ONCE = 10_000, 64 << 20, 16
 """Most offsets of tasks that are processed together, bytes of their rows, and tasks: their stores are open at once."""
+Numbers: TypeAlias = Sequence[int]
+"""Numbers of the splits of a task."""
 STORE = "store"
 """The field of errors about what a store has."""
 
 
-def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
+def refused_state_error(store: str, group: str, partition: int, problem: object) -> PipelineError:
     """Return the exception for a group's store with state that the pipeline cannot use."""
     general = (
         f"Go on with the pipeline that wrote it; take the state to another group (`roster state migrate {group}"
@@ -294,10 +296,10 @@ class StatefulTask(PartitionTask):
             if not plan.sinks:
                 work.encoding.as_records(plan.columns.empty_table(), plan.result_keys)
 
-    def _plan_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
+    def _plan_at(self, numbers: Numbers) -> SubtopologyPlan:
         return self._work.plan_of(self._work.task_of(self._splits[numbers[0]])).at_branch(self.branch)
 
-    def _aside(self, numbers: Sequence[int]) -> Aside | None:
+    def _aside(self, numbers: Numbers) -> Aside | None:
         """Return what takes a task's bad records, None if these end the run."""
         writer, task = self._config.dead_letters, self._work.task_of(self._splits[numbers[0]])
         if writer is None:
@@ -308,45 +310,50 @@ class StatefulTask(PartitionTask):
         letters = (DeadLetterQueue if is_apart else LetterRows)(writer, self._config.group, task)
         return Aside(letters, self._splits[numbers[0]])
 
-    def _of_plan(self, tasks: Sequence[Sequence[int]], sent: Sent | None) -> Iterator[pa.RecordBatch]:
+    def _of_plan(self, tasks: Sequence[Numbers], sent: Sent | None) -> Iterator[pa.RecordBatch]:
         """Process tasks of one plan; several only if they are few."""
         plan, aside = self._plan_at(tasks[0]), self._aside(tasks[0])
-        look = Look(plan.own_sources)
+        seen = ColumnsSeen(plan.own_sources)
         if plan.nodes:
-            yield from self._process(plan, tasks, look, aside, sent)
+            yield from self._process(plan, tasks, seen, aside, sent)
         else:
-            yield from self._pass_on(plan, tasks[0], look, aside, sent)
+            yield from self._pass_on(plan, tasks[0], seen, aside, sent)
         if aside is not None:
-            look.seen = merged_seen(look.seen, aside.seen)
+            seen.columns = merged_seen(seen.columns, aside.seen)
         letters = (0, 0) if aside is None else (aside.records, aside.letters.sent)
-        self._report_seen(tasks[0][0], Counts(*letters, look.seen, "" if aside is None else aside.letters.first))
+        self._report_seen(tasks[0][0], Counts(*letters, seen.columns, "" if aside is None else aside.letters.first))
 
     def _pass_on(
-        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None, sent: Sent | None
+        self, plan: SubtopologyPlan, numbers: Numbers, seen: ColumnsSeen, aside: Aside | None, sent: Sent | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task without operators; those that are labelled, split by split."""
         home = self._splits[numbers[0]].partition
         if sent is None:
-            yield from self._outgoing.rows(self._own_rows(plan, numbers, look, aside), plan, look, home=home)
+            yield from self._outgoing.rows(self._own_rows(plan, numbers, seen, aside), plan, seen, home=home)
         else:
             for number in numbers:
-                rows, split = self._own_rows(plan, [number], look, aside), self._splits[number]
+                rows, split = self._own_rows(plan, [number], seen, aside), self._splits[number]
                 clock = sent.clock(plan.source_at(TopicPartition(split.topic, split.partition), self.branch))
-                yield from self._outgoing.rows(rows, plan, look, sent, clock, home)
+                yield from self._outgoing.rows(rows, plan, seen, sent, clock, home)
         yield from self._outgoing.letters(aside)
 
     def _process(
-        self, plan: SubtopologyPlan, tasks: Sequence[Sequence[int]], look: Look, aside: Aside | None, sent: Sent | None
+        self,
+        plan: SubtopologyPlan,
+        tasks: Sequence[Numbers],
+        seen: ColumnsSeen,
+        aside: Aside | None,
+        sent: Sent | None,
     ) -> Iterator[pa.RecordBatch]:
         """Process the splits of tasks: each operator takes the results of the one before. Several have one operator."""
         names = [self._work.task_of(self._splits[of_task[0]]) for of_task in tasks]
-        rows = [self._arriving_rows(plan, of_task, look, aside) for of_task in tasks]
+        rows = [self._arriving_rows(plan, of_task, seen, aside) for of_task in tasks]
         ends = [{self._splits[number].topic: self._splits[number].end for number in of_task} for of_task in tasks]
         tokens, done, parts = [new_token() for _ in tasks], list[list[tuple[Update, Report]]](), list[pa.Table]()
         for number, node in enumerate(plan.nodes):
             own, columns = plan.at(number, [update for (update, _), *_ in done])
             operator: Applies = own if aside is None else aside.operator(own, node.store, is_first=not number)
-            given = [held(self._given(node, columns, *of, look, aside)) for of in zip(rows, tasks, strict=True)]
+            given = [held(self._operator_rows(node, columns, *of, seen, aside)) for of in zip(rows, tasks, strict=True)]
             tables = [pa.Table.from_batches(batches, schema=columns) for batches in given]
             targets = [self._targets[name][number] for name in names]
             waiting = node.waiting if sent is not None or plan.asks_what_waits(number) else None
@@ -371,16 +378,16 @@ class StatefulTask(PartitionTask):
             clock = None if sent is None else sent.of_task(plan, names[0].partition, of_task, now_ms)
             self._note_framed(names[0], plan.repartition_sink, sent)
             is_framed = plan.repartition_sink.is_framed
-            yield from rows[0] if is_framed else self._outgoing.rows(rows[0], plan, look, sent, clock)
+            yield from rows[0] if is_framed else self._outgoing.rows(rows[0], plan, seen, sent, clock)
             return
         told = [u for u, target in zip(updates, targets, strict=True) if not (target.is_replay or target.is_paused)]
         for part in (part for update in told for part in self._outgoing.retracted(update, node)):
             yield from part.to_batches()
         if told:
             results = pa.concat_tables([update.results for update in told])
-            yield from self._outgoing.table(results.combine_chunks() if len(told) > 1 else results, plan, look)
+            yield from self._outgoing.table(results.combine_chunks() if len(told) > 1 else results, plan, seen)
 
-    def _are_few(self, tasks: Sequence[Sequence[int]], sent: Sent | None) -> bool:
+    def _are_few(self, tasks: Sequence[Numbers], sent: Sent | None) -> bool:
         """Return whether these tasks, of one plan, have so few rows for so simple a plan that one call is for all."""
         plan, splits = self._plan_at(tasks[0]), [self._splits[number] for of_task in tasks for number in of_task]
         is_simple = len(plan.nodes) == 1 and plan.nodes[0].other is None and plan.repartition_sink is None
@@ -421,23 +428,23 @@ class StatefulTask(PartitionTask):
             try:
                 return [on_sound(store, partial(process_batch, store, *of_task))]
             except OtherDefinitionError as error:
-                what = refused(node.store, self._config.group, task.partition, error)
+                what = refused_state_error(node.store, self._config.group, task.partition, error)
                 raise FunctionError.of(str(what)) from None
 
     def _arriving_rows(
-        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
+        self, plan: SubtopologyPlan, numbers: Numbers, seen: ColumnsSeen, aside: Aside | None
     ) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task's first operator, with labels if each of its input partitions is a source."""
         if not plan.is_by_split:
-            return self._own_rows(plan, numbers, look, aside)
+            return self._own_rows(plan, numbers, seen, aside)
         splits = [(number, self._splits[number].topic) for number in numbers]
-        rows = ((at, self._own_rows(plan, [number], look, aside)) for number, at in splits if at in plan.own_sources)
+        rows = ((at, self._own_rows(plan, [number], seen, aside)) for number, at in splits if at in plan.own_sources)
         sink = "" if plan.repartition_sink is None else plan.repartition_sink.topic
         backlog = self._backlogs.get((plan.subtopology.number, sink))
         return by_split(plan, self._splits[numbers[0]].partition, rows, backlog)
 
     def _own_rows(
-        self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look, aside: Aside | None
+        self, plan: SubtopologyPlan, numbers: Numbers, seen: ColumnsSeen, aside: Aside | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the sub-topology's input rows, without the other side of joins."""
         tables, arriving = self._tables.get(plan.subtopology.number, ()), plan.repartition_source
@@ -445,19 +452,19 @@ class StatefulTask(PartitionTask):
             split = self._splits[number]
             if split.is_empty or split.topic not in plan.own_sources:
                 continue
-            joined = plan.joining(partial(through_tables, tables, split.partition, self._config, look))
+            joined = plan.joining(partial(through_tables, tables, split.partition, self._config, seen))
             if self.made is not None:
                 rows = joined(self.made)
             elif aside is not None:
-                rows = self._apart(arriving, number, joined, aside)
+                rows = self._rows_that_pass(arriving, number, joined, aside)
             elif arriving is None:
                 rows = joined(self._reading.read([number]))
             else:
                 read = self._arriving.read([number])
                 rows = joined(row for records in read for row in arriving.to_rows(records))
-            yield from rows if arriving is None else _unpurged(rows)
+            yield from rows if arriving is None else _not_deleted(rows)
 
-    def _apart(
+    def _rows_that_pass(
         self,
         arriving: RepartitionTopic | None,
         number: int,
@@ -473,23 +480,23 @@ class StatefulTask(PartitionTask):
             mapped = function.results
         return aside.rows(config, self._splits[number], Steps(lambda batch: joined(mapped(batch)), "records", function))
 
-    def _given(
+    def _operator_rows(
         self,
         node: OperatorNode,
         columns: pa.Schema,
         rows: Iterator[pa.RecordBatch],
-        numbers: Sequence[int],
-        look: Look,
+        numbers: Numbers,
+        seen: ColumnsSeen,
         aside: Aside | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield an operator's input with these columns: upstream rows, and rows of the other topic."""
         other, use = node.other, node.operator.kept["operator"]
         keys = [name for name in node.operator.key_columns(node.columns).names if name in node.columns.names]
         if other is None:
-            yield from look.over((conformed(batch, columns) for batch in rows), keys, use)
+            yield from seen.adding((conformed(batch, columns) for batch in rows), keys, use)
             return
         left = with_labels(other.own) if NOTICE in columns.names else other.own
-        own = look.over((conformed(batch, left) for batch in rows), keys, use)
+        own = seen.adding((conformed(batch, left) for batch in rows), keys, use)
         yield from (in_columns(batch, columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
@@ -499,7 +506,7 @@ class StatefulTask(PartitionTask):
                     steps = Steps(other.function.results, "records", other.function)
                     rows = aside.rows(self._config, self._splits[number], steps)
                 read = (conformed(batch, other.other) for batch in rows)
-                for batch in look.over(read, keys, use, (other.topic,)):
+                for batch in seen.adding(read, keys, use, (other.topic,)):
                     yield in_columns(batch, columns, is_other=True)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
@@ -520,12 +527,12 @@ class JoinTask(StatefulTask):
     def _processed(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
         (plan,) = self._work.plans
         for number in numbers:
-            look = Look([self._splits[number].topic])
-            yield from self._own_rows(plan, [number], look, None)
-            self._report_seen(number, Counts(0, 0, look.seen))
+            seen = ColumnsSeen([self._splits[number].topic])
+            yield from self._own_rows(plan, [number], seen, None)
+            self._report_seen(number, Counts(0, 0, seen.columns))
 
 
-def _unpurged(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _not_deleted(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield what is read of a repartition topic."""
     try:
         yield from rows
