@@ -291,7 +291,10 @@ def test_what_cannot_run_is_refused_at_the_start_with_the_way_out(
         (lambda w: w.format("console").start(), "queryName: the query has no name, so its consumer group has none"),
         (lambda w: w.outputMode("complete"), "outputMode: each application of the group would show its part only"),
         (lambda w: w.outputMode("upsert"), "outputMode: 'upsert' is not known"),
+        (lambda w: w.outputMode(None), "outputMode: None is not known"),
+        (lambda w: w.format(None), "format: None is not a name"),
         (lambda w: w.trigger(processingTime="5 sheep"), r"trigger\(processingTime\): "),
+        (lambda w: w.trigger(processingTime=5), r"trigger\(processingTime\): 5 is not text. For example"),
         (lambda w: w.trigger(continuous="1 second"), r"trigger\(continuous\): batches only"),
         (lambda w: w.trigger(), "trigger: exactly one kind is needed"),
         (
@@ -323,8 +326,9 @@ def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:
         read_stream(spark).load("path")
     with pytest.raises(PipelineError, match=r"load\(schema\): its columns are those of Spark's Kafka source"):
         read_stream(spark).load(schema="value string")
-    with pytest.raises(PipelineError, match="format: 'rate' is not read by a group"):
-        read_stream(spark).format("rate")
+    for name in ("rate", None):
+        with pytest.raises(PipelineError, match=f"format: {name!r} is not read by a group"):
+            read_stream(spark).format(cast("Any", name))
 
 
 def test_a_union_reads_each_part_of_its_topic(spark: SparkSession, topics: Topics, orders: str, group: str) -> None:

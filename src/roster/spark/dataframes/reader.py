@@ -39,7 +39,7 @@ class StreamReader(WithOptions):
 
     def format(self, source: str) -> Self:
         """Accept "kafka", the only source. Raises PipelineError for others."""
-        if source.lower() != "kafka":
+        if str(source).lower() != "kafka":
             raise PipelineError(
                 f"{source!r} is not read by a group", field="format", fix='Use "kafka", or spark.readStream'
             )

@@ -86,15 +86,16 @@ class StreamWriter(WithOptions):
 
     def outputMode(self, outputMode: str) -> Self:  # noqa: N802, N803
         """Accept "append" and "update", which are the same without state. Raises PipelineError for "complete"."""
-        if outputMode.lower() == "complete":
+        mode = str(outputMode).lower()
+        if mode == "complete":
             raise PipelineError(
                 "each application of the group would show its part only",
                 field="outputMode",
                 fix='Use "update", and a table with one row a key',
             )
-        if outputMode.lower() not in _IMMEDIATE:
+        if mode not in _IMMEDIATE:
             raise PipelineError(f"{outputMode!r} is not known", field="outputMode", fix='Use "append" or "update"')
-        self._mode = outputMode.lower()
+        self._mode = mode
         return self
 
     def trigger(
@@ -133,6 +134,8 @@ class StreamWriter(WithOptions):
         "kafka", "parquet" and "delta" below a local path, and "jdbc" for PostgreSQL are exactly once; "console",
         "memory" and every other format of Spark's batch writer at least once.
         """
+        if not isinstance(source, str):
+            raise PipelineError(f"{source!r} is not a name", field="format")
         self._format = source
         return self
 
@@ -287,6 +290,9 @@ class StreamWriter(WithOptions):
 
     def _milliseconds(self, interval: str) -> int:
         """Return an interval as Spark reads it."""
+        if not isinstance(interval, str):
+            fix = 'For example "5 seconds"'
+            raise PipelineError(f"{interval!r} is not text", field="trigger(processingTime)", fix=fix)
         try:
             trigger = self._df.sparkSession._jvm.org.apache.spark.sql.streaming.Trigger  # type: ignore[union-attr]
             return int(trigger.ProcessingTime(interval).intervalMs())
