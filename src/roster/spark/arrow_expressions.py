@@ -34,6 +34,17 @@ _IN_UTC = {("date", "timestamp"): "wider", ("timestamp", "date"): "day", ("times
 _OPERATORS = ("Add", "Subtract", "Multiply", "Divide", "Mod")
 _SAME = ("Alias", "ParseToTimestamp", "Nvl", "NullIf", "Between", *(f"Try{name}" for name in _OPERATORS))
 """Expressions that are another one: that below them, or in their place."""
+_EAGER = ("CreateNamedStruct", "Concat", "EqualNullSafe")
+"""Expressions all of whose arguments Spark computes."""
+_NUMERIC = ("Add", "Subtract", "Multiply", "Divide", "Remainder")
+"""Those of two, of which the other one is computed where the first is no null, and no zero that is divided by."""
+_READING = (
+    *("json.enablePartialResults", "json.enableExactStringParsing"),
+    *("legacy.timeParserPolicy", "legacy.json.allowEmptyString.enabled"),
+)
+"""Settings of the session that decide what `from_json` makes of values."""
+_WRITING = ("jsonGenerator.ignoreNullFields", "legacy.timeParserPolicy")
+"""Those of `to_json`."""
 _SHORTEST_FROM = 19
 """The version of Java from which on a number's text is the shortest."""
 
@@ -99,7 +110,7 @@ class Scope:
             arguments = tuple(self.computed(child) for child in children)
             types = [_type(child) for child in children]
             site = _Site(node, arguments, types, _type(node), _arrow(node), self._stops)
-            if (call := made(site)) is not None:
+            if not (site.arguments and site.is_lazy) and (call := made(site)) is not None:
                 return call
         raise LeftToSparkError(_short(node))
 
@@ -129,7 +140,9 @@ class Scope:
         fields = arrow_schema(cast("StructType", type_of(node.dataType())))
         has_times = any(pa.types.is_timestamp(field.type) and field.type.tz is not None for field in fields)
         is_plain = all(_is_scalar(field.type) for field in fields) and is_flat(_without_decimals(fields))
-        if not node.options().isEmpty() or not is_plain or (has_times and not _is_utc(node)):
+        of_whole = SparkSession.active().conf.get("spark.sql.columnNameOfCorruptRecord")
+        is_usual = node.options().isEmpty() and of_whole not in fields.names and not _is_any_set(_READING)
+        if not is_usual or not is_plain or (has_times and not _is_utc(node)):
             raise LeftToSparkError(_short(node))
         return Objects(self.computed(node.child()), JsonReader(fields))
 
@@ -180,8 +193,13 @@ class _Site:
 
     @property
     def is_lazy(self) -> bool:
-        """True if Spark may not come to an argument that fails."""
-        return any(map(_fails, self.arguments[1:]))
+        """True if Spark may not come to an argument that fails, as another one decides: of quotients the second."""
+        kind = class_of(self.node)
+        first, *later = reversed(self.arguments) if kind in ("Divide", "Remainder") else self.arguments
+        is_sure = kind in _EAGER or (
+            kind in _NUMERIC and isinstance(first, Constant) and first.value.as_py() not in (0, None)
+        )
+        return not is_sure and any(map(_fails, later))
 
 
 def _arithmetic(function: str) -> Callable[[_Site], Call | None]:
@@ -231,13 +249,13 @@ def _comparison(function: str) -> Callable[[_Site], Call | None]:
 
 
 def _logic(function: str) -> Callable[[_Site], Call | None]:
-    return lambda site: None if site.is_lazy else site.call(function)
+    return lambda site: site.call(function)
 
 
 def _choice(function: str) -> Callable[[_Site], Call | None]:
     def called(site: _Site) -> Call | None:
         is_proved = _is_compared(site.own) or not site.stops
-        return site.call(function) if is_proved and not site.is_lazy else None
+        return site.call(function) if is_proved else None
 
     return called
 
@@ -268,12 +286,13 @@ def _of_doubles(function: str) -> Callable[[_Site], Call | None]:
     return lambda site: site.call(function) if set(site.types) == {"double"} else None
 
 
-def _struct(site: _Site) -> Call:
-    return Call("struct", site.arguments[1::2], site.goal)
+def _struct(site: _Site) -> Call | None:
+    return Call("struct", site.arguments[1::2], site.goal) if site.arguments else None
 
 
 def _to_json(site: _Site) -> Call | None:
-    is_proved = site.node.options().isEmpty() and _is_written(_arrow(site.node.child()), site.node)
+    is_usual = site.node.options().isEmpty() and not _is_any_set(_WRITING)
+    is_proved = is_usual and _is_written(_arrow(site.node.child()), site.node)
     return site.call(f"to_json{_of_java()}") if is_proved else None
 
 
@@ -369,6 +388,12 @@ def _is_written(kind: pa.DataType, node: Java) -> bool:
         ):
             return False
     return True
+
+
+def _is_any_set(settings: Sequence[str]) -> bool:
+    """Return True if the session has a value of its own for one of these settings."""
+    session: Java = SparkSession.active()
+    return any(session._jsparkSession.sessionState().conf().contains(f"spark.sql.{name}") for name in settings)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:

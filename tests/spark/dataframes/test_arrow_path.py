@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import string
 from datetime import UTC, datetime
@@ -11,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.writer import conformed
 from roster.spark import read_stream
-from roster.spark.dataframes.plan import Plan
+from roster.spark.arrow_expressions import LeftToSparkError
+from roster.spark.column_expressions import members
+from roster.spark.dataframes.arrow_path import Computes, named, rows_of
+from roster.spark.dataframes.plan import Plan, analyzed, frame_of, projected
 from roster.spark.dataframes.program import program_of
 from tests.examples_tried import examples
 from tests.pipeline.tasks.json_texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -43,6 +47,8 @@ FIELDS = {
     "t": "timestamp",
     "u": "string",
     "z": "timestamp_ntz",
+    "w": "decimal(38,10)",
+    "v": "decimal(6,6)",
 }
 SAFE = [
     *FIELDS,
@@ -76,6 +82,14 @@ SAFE = [
         "if(b, z, null)",
     ),
     *("date'2020-02-29'", "timestamp'1969-12-31 23:59:59.999'", "coalesce(m, 1.00)", "case when m > 1 then m end"),
+    *(
+        "struct(1, 'x')",
+        "to_json(struct(2 as a, 'b' as b))",
+        "startswith(s, null)",
+        "contains(s, cast(null as string))",
+    ),
+    *("length(cast(value as string))", "trim(cast(value as string))", "try_multiply(w, m)", "v * v", "w - v"),
+    *("try_divide(w, v)", "try_mod(m, v)", "w / 3", "w = m", "v < m"),
 ]
 """Expressions that no row makes fail; those that are left to Spark are told apart below."""
 BY_SPARK = {"s like 'a'"}
@@ -127,7 +141,8 @@ def _value(name: str, made: Texts, chance: random.Random) -> str:
             )
         )
     if kind.startswith("decimal"):
-        return f"{chance.uniform(-1e6, 1e6):.2f}"
+        most = {"decimal(10,2)": 1e6, "decimal(38,10)": chance.choice([1.0, 1e9, 1e27]), "decimal(6,6)": 1.0}[kind]
+        return f"{chance.uniform(-most, most):.{chance.choice([2, 6, 12])}f}"
     if kind == "boolean":
         return chance.choice(["true", "false"])
     if kind in ("date", "timestamp", "timestamp_ntz") or (name == "u" and chance.random() < 0.5):
@@ -218,7 +233,11 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def stream(spark: SparkSession) -> DataFrame:
     """The records of a topic that is never read, with their fields."""
-    return parsed(read_stream(spark).options(**{"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}).load())
+    return parsed(unread(spark))
+
+
+def unread(spark: SparkSession) -> DataFrame:
+    return read_stream(spark).options(**{"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}).load()
 
 
 @pytest.mark.usefixtures("in_utc")
@@ -280,6 +299,211 @@ def test_rows_are_left_out_and_errors_are_raised_as_in_spark(spark: SparkSession
         assert (own == theirs) if isinstance(theirs, list) else own == "stopped", (columns, conditions, own, theirs)
         tried += 1
     assert 0 < stopped < tried
+
+
+OF_KIND = {
+    "integer": ["y", "h", "i", "l", "partition", "offset", "1Y", "-32768S", "3", "0", "9223372036854775807L"],
+    "float": ["f", "d", "0.5d", "-0.0d", "double('NaN')", "1.5f", "1e300d"],
+    "decimal": ["m", "w", "v", "2.50", "0.000001", "12345678901234567890123456789.5"],
+    "string": ["s", "u", "topic", "cast(value as string)", "'5'", "''", "' a'", "null"],
+    "boolean": ["b", "true", "false", "cast(null as boolean)"],
+    "date": ["a", "date'2020-02-29'"],
+    "timestamp": ["t", "timestamp", "timestamp'1969-12-31 23:59:59.999'"],
+    "local time": ["z", "timestamp_ntz'2020-01-01 10:00:00'"],
+    "binary": ["key", "value"],
+    "struct": [],
+}
+"""Columns and literals of random expressions."""
+NUMBERS = ("integer", "float", "decimal")
+CASTS = {
+    "integer": (["tinyint", "smallint", "int", "bigint"], [*NUMBERS, "string", "boolean", "timestamp"]),
+    "float": (["float", "double"], [*NUMBERS, "string", "boolean"]),
+    "decimal": (["decimal(10,2)", "decimal(38,10)", "decimal(6,6)", "decimal(4,0)", "decimal(38,0)"], [*NUMBERS]),
+    "string": (["string"], ["integer", "float", "boolean", "binary", "string"]),
+    "boolean": (["boolean"], [*NUMBERS]),
+    "date": (["date"], ["timestamp", "date"]),
+    "timestamp": (["timestamp"], ["date", "string", "timestamp"]),
+    "binary": (["binary"], ["string"]),
+}
+"""By kind the types that values are cast to, and the kinds of these values."""
+
+
+class Expressions:
+    """Random expressions of what the tasks compute, most of which Spark's analysis accepts."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def some(self, count: int) -> list[str]:
+        """Different expressions of all kinds."""
+        made = dict.fromkeys(self.of(self._chance.choice(list(OF_KIND)), 3) for _ in range(count))
+        return [text for text in made if text != "null"]
+
+    def of(self, kind: str, depth: int) -> str:
+        """An expression of a kind, of at most this depth."""
+        chance, leaves = self._chance, OF_KIND[kind]
+        if leaves and (depth == 0 or chance.random() < 0.2):
+            return chance.choice(leaves)
+        below = max(depth - 1, 0)
+        made: list[Callable[[str, int], str]] = [self._chosen, self._chosen]
+        if kind in CASTS:
+            made += [self._cast] * 2
+        own = {"string": self._text, "boolean": self._condition, "struct": self._struct, "timestamp": self._time}
+        own |= dict.fromkeys(NUMBERS, self._number)
+        made += [own[kind]] * 4 if kind in own else []
+        return (self._struct if kind == "struct" else chance.choice(made))(kind, below)
+
+    def _chosen(self, kind: str, depth: int) -> str:
+        one, other, condition = self.of(kind, depth), self.of(kind, depth), self.of("boolean", depth)
+        forms = ["if({2}, {0}, {1})", "case when {2} then {0} end", "coalesce({0}, {1})", "nullif({0}, {1})"]
+        forms += ["nvl({0}, {1})", "case when {2} then {0} when {0} = {1} then {0} else {1} end"]
+        return self._chance.choice(forms).format(one, other, condition)
+
+    def _cast(self, kind: str, depth: int) -> str:
+        goals, kinds = CASTS[kind]
+        goal, value = self._chance.choice(goals), self.of(self._chance.choice(kinds), depth)
+        return f"{self._chance.choice(['cast', 'try_cast'])}({value} as {goal})"
+
+    def _number(self, kind: str, depth: int) -> str:
+        one, other = self.of(kind, depth), self.of(self._chance.choice([kind, kind, *NUMBERS]), depth)
+        forms = ["({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} / {1})", "({0} % {1})", "(-{0})", "abs({0})"]
+        forms += [f"try_{name}({{0}}, {{1}})" for name in ("add", "subtract", "multiply", "divide", "mod")]
+        if kind == "integer":
+            forms += [f"length({self.of('string', depth)})"]
+        return self._chance.choice(forms).format(one, other)
+
+    def _condition(self, _: str, depth: int) -> str:
+        kind = self._chance.choice([kind for kind in OF_KIND if kind != "struct"])
+        near = self._chance.choice(NUMBERS) if kind in NUMBERS else kind
+        one, other, third = self.of(kind, depth), self.of(near, depth), self.of(near, depth)
+        forms = [f"({{0}} {sign} {{1}})" for sign in ("=", "<=>", "<", "<=", ">", ">=", "<>")]
+        forms += ["({0} in ({1}, {2}))", "({0} between {1} and {2})", "({0} is null)", "({0} is not null)"]
+        if kind == "float":
+            forms += ["isnan({0})"]
+        if kind == "boolean":
+            forms = ["({0} and {1})", "({0} or {1})", "(not {0})"]
+        if kind == "string":
+            forms += [
+                f"{name}({{0}}, '{text}')" for name in ("contains", "startswith", "endswith") for text in ("5", "")
+            ]
+        return self._chance.choice(forms).format(one, other, third)
+
+    def _text(self, _: str, depth: int) -> str:
+        one, other = self.of("string", depth), self.of("string", depth)
+        forms = ["concat({0}, {1})", "({0} || '-' || {1})", "trim({0})", f"to_json({self._struct('', depth)})"]
+        return self._chance.choice(forms).format(one, other)
+
+    def _time(self, _: str, depth: int) -> str:
+        return f"to_timestamp({self.of('string', depth)})"
+
+    def _struct(self, _: str, depth: int) -> str:
+        kinds = self._chance.choices(list(OF_KIND), k=self._chance.randint(1, 3))
+        named = [f"'{name}', {self.of(kind, max(depth - 1, 0))}" for name, kind in zip("pqr", kinds, strict=False)]
+        return f"named_struct({', '.join(named)})" if depth else "struct(i, s)"
+
+
+@pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_random_expression_has_the_value_that_it_has_in_spark_or_stops_as_it_does(
+    spark: SparkSession, stream: DataFrame, ansi: str
+) -> None:
+    seed = int(os.environ.get("ROSTER_SEED", "7"))
+    chance = random.Random(f"{seed} {ansi}")
+    with settings(spark, {"spark.sql.ansi.enabled": ansi, "spark.sql.subexpressionElimination.enabled": "false"}):
+        of_tasks = computed(stream, Expressions(chance).some(examples(60, "ROSTER_EXPRESSIONS", quick=20)))
+        rows = records(texts(f"{seed} {ansi}", 150))
+        batch = parsed(spark.createDataFrame(rows).cache())
+        stops = stopping(batch, list(of_tasks))
+        differences = compared(rows, batch, {text: of_tasks[text] for text in stops}, stops)
+    assert not differences, f"{len(differences)}\n" + "\n".join(differences[:60])
+
+
+def computed(stream: DataFrame, expressions: list[str]) -> dict[str, Computes]:
+    """What Roster computes in its tasks, by the text of the expression."""
+    found = dict[str, Computes]()
+    for text in expressions:
+        with contextlib.suppress(AnalysisException, LeftToSparkError):
+            root = Plan.of(stream.selectExpr(f"{text} as c")).root
+            found[text] = rows_of(root, named(root), as_struct(RECORD))
+    return found
+
+
+def stopping(batch: DataFrame, expressions: list[str]) -> dict[str, list[int]]:
+    """The offsets of the rows at which Spark stops, by expression; some of which it computes early are left out."""
+    spark: Any = batch.sparkSession
+
+    def stops(texts: list[str]) -> list[list[int]]:
+        asked = batch.selectExpr(
+            "offset as o", *(f"coalesce(length(cast({text} as string)), -1) as c{n}" for n, text in enumerate(texts))
+        )
+        plan = analyzed(asked)
+        (offset, *others), (child,) = members(plan.projectList()), members(plan.children())
+        tried = [spark._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(other.child()) for other in others]
+        columns = [(offset.child(), "o", None), *((part, f"c{n}", None) for n, part in enumerate(tried))]
+        rows = frame_of(projected(columns, child, spark._jvm), spark).collect()
+        return [[row.o for row in rows if row[f"c{n}"] is None] for n in range(len(texts))]
+
+    try:
+        return dict(zip(expressions, stops(expressions), strict=True))
+    except PySparkException:
+        half = len(expressions) // 2
+        return stopping(batch, expressions[:half]) | stopping(batch, expressions[half:]) if half else {}
+
+
+def compared(rows: pa.Table, batch: DataFrame, of_tasks: dict[str, Computes], stops: dict[str, list[int]]) -> list[str]:
+    """What differs."""
+    guarded = [
+        f"case when offset in ({', '.join(map(str, stops[text]))}) then null else {text} end" if stops[text] else text
+        for text in of_tasks
+    ]
+    wanted = batch.selectExpr(*(f"{text} as c{number}" for number, text in enumerate(guarded)))
+    theirs = pa.Table.from_batches(
+        [conformed(each, arrow_schema(wanted.schema)) for each in wanted.toArrow().to_batches()],
+        arrow_schema(wanted.schema),
+    )
+    lines, differences = rows["value"].to_pylist(), list[str]()
+    for (text, step), other in zip(of_tasks.items(), theirs.columns, strict=True):
+        function, columns = step.resolved(as_struct(RECORD))
+        schema, left_out = arrow_schema(columns), set(stops[text])
+        if schema.field(0).type != other.type:
+            differences.append(f"{text}: {schema.field(0).type} is {other.type} in Spark")
+            continue
+        for number in stops[text][:3]:
+            with contextlib.suppress(ArithmeticError):
+                value = function(rows.slice(number, 1).to_batches()[0])["c"][0]
+                differences.append(f"{text}: {value} where Spark stops, of {lines[number]!r}")
+        kept = [number for number in range(len(lines)) if number not in left_out]
+        try:
+            own = conformed(function(rows.take(kept).combine_chunks().to_batches()[0]), schema) if kept else None
+        except Exception as error:  # whatever it is, Spark has a value
+            differences.append(f"{text}: {error!r}")
+            continue
+        for number, one, two in zip(
+            kept, values(own["c"]) if own else [], values(other.take(pa.array(kept, pa.int64()))), strict=True
+        ):
+            if repr(one) != repr(two):
+                differences.append(f"{text}: {one!r} is {two!r} in Spark, of {lines[number]!r}")
+    return differences
+
+
+@pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("jsonGenerator.ignoreNullFields", "false", "to_json(struct(i, s))"),
+        ("json.enablePartialResults", "false", "i"),
+        ("json.enableExactStringParsing", "false", "s"),
+        ("legacy.timeParserPolicy", "LEGACY", "t"),
+        ("legacy.json.allowEmptyString.enabled", "true", "i"),
+        ("columnNameOfCorruptRecord", "s", "s"),
+    ],
+)
+def test_what_a_setting_of_the_session_changes_is_sparks(
+    spark: SparkSession, setting: str, value: str, text: str
+) -> None:
+    rows = records([b'{"i":1}', b'{"i":"x","l":2}'])
+    with settings(spark, {f"spark.sql.{setting}": value}):
+        assert isinstance(by_roster(parsed(unread(spark)).selectExpr(text), rows), str)
 
 
 DIFFERENT = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 
@@ -166,17 +167,41 @@ def test_functions_and_sparks_own_formats_get_each_row(
     seen = tmp_path / "seen"
 
     class Rows:
+        def __init__(self, *, opens: bool = True, failing: int = -1) -> None:
+            self.opens, self.failing = opens, failing
+
+        def tell(self, what: str, value: object) -> None:
+            with seen.open("a") as file:
+                file.write(f"{what} {value!r}\n")
+
         def open(self, partition_id: int, epoch_id: int) -> bool:
-            return epoch_id > 0
+            self.tell("open", partition_id)
+            return self.opens and epoch_id > 0
 
         def process(self, row: Any) -> None:
-            with seen.open("a") as file:
-                file.write(f"{row.partition}-{row.offset}\n")
+            if row.offset == self.failing:
+                raise ValueError(f"no place for {row.offset}")
+            self.tell("row", (row.partition, row.offset))
+
+        def close(self, error: Exception | None) -> None:
+            self.tell("close", error)
+
+    def calls(rows: Rows) -> list[str]:
+        """What Spark's protocol has called."""
+        seen.unlink(missing_ok=True)
+        query = write_stream(frame).queryName(f"{group}-{rows.opens}-{rows.failing}").foreach(rows)
+        with contextlib.suppress(PythonException):
+            query.trigger(availableNow=True).start().awaitTermination()
+        return seen.read_text().splitlines()
 
     write_stream(frame).queryName(f"{group}-1").foreachBatch(keep).trigger(availableNow=True).start().awaitTermination()
     assert sum(rows for _, rows in batches) == 40
-    write_stream(frame).queryName(f"{group}-2").foreach(Rows()).trigger(availableNow=True).start().awaitTermination()
-    assert len(set(seen.read_text().split())) == 40
+    told = calls(Rows())
+    assert len({call for call in told if call.startswith("row")}) == 40
+    assert told.count("close None") == sum(call.startswith("open") for call in told)
+    told = calls(Rows(opens=False))
+    assert {call.split()[0] for call in told} == {"open", "close"}
+    assert "close ValueError('no place for 7')" in calls(Rows(failing=7))
     with caplog.at_level(logging.INFO, "roster.pipeline"):
         write_stream(frame).queryName(f"{group}-3").option("checkpointLocation", "/x").format("json").trigger(
             once=True
@@ -359,8 +384,10 @@ def test_ctrl_c_finishes_the_batch_and_leaves_the_group(
         until(lambda: query.lastProgress is not None and signal.getsignal(signal.SIGINT) is not before, 120, "it runs")
         os.kill(os.getpid(), signal.SIGINT)
 
+    assert query.awaitTermination(0.01) is False
     threading.Thread(target=interrupt).start()
     query.awaitTermination()
+    assert query.awaitTermination(1) is True
     assert (query.isActive, query.exception()) == (False, None)
     assert topics.admin.describe_group(group).members == []
     assert signal.getsignal(signal.SIGINT) is before
