@@ -21,7 +21,8 @@ import click
 
 SIMULATED = 200
 """Seeds of the simulator in a round."""
-_INTERRUPTED = -signal.SIGINT, 2, 130
+PROGRAMS = "tests/spark/dataframes/test_random_programs.py"
+_INTERRUPTED = -signal.SIGINT, -signal.SIGTERM, 2, 130
 """Exit codes of a command that is cut at the end of the time; pytest's does not say whether a test had failed."""
 
 
@@ -30,7 +31,7 @@ def steps(seed: int) -> list[list[str]]:
     quiet = ["-q", f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"]
     properties = [*quiet, "-m", "property"]
     spread = ["--numprocesses", "auto", "--dist", "worksteal"]
-    programs = [*quiet, "tests/spark/dataframes/test_random_programs.py"]
+    programs = [*quiet, "--exitfirst", PROGRAMS]
     simulation = ["--seed", str(seed % 2**31), "--seeds", str(SIMULATED)]
     return [
         [sys.executable, "-m", "pytest", *properties, *spread],
@@ -49,7 +50,8 @@ def passes(command: list[str], seed: int, until: float) -> bool:
             try:
                 return process.wait(max(0.0, until - monotonic())) == 0
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
+                # PySpark makes a failed job of an interrupt, and so a failed test.
+                process.send_signal(signal.SIGTERM if PROGRAMS in command else signal.SIGINT)
                 return process.wait() in _INTERRUPTED and not has_failures(report)
 
 
