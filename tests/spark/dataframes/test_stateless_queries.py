@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 
@@ -190,7 +190,7 @@ def test_functions_and_sparks_own_formats_get_each_row(
         """What Spark's protocol has called."""
         seen.unlink(missing_ok=True)
         query = write_stream(frame).queryName(f"{group}-{rows.opens}-{rows.failing}").foreach(rows)
-        with contextlib.suppress(PythonException):
+        with contextlib.suppress(StreamingQueryException):
             query.trigger(availableNow=True).start().awaitTermination()
         return seen.read_text().splitlines()
 
