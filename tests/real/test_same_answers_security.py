@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, ResourceType
 
 from roster.client import Admin
 from roster.model import OffsetAndMetadata, TopicPartition
-from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from roster.wire import ErrorCode
 from roster.wire import messages as m
 from roster.wire.sasl.scram import Scram
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 from tests.broker.secured import MECHANISMS, PASSWORDS, secured_broker
+from tests.broker.test_secured_clients import acl
 from tests.real.realparts.cluster import unique
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def addresses(secured_kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFact
         settings.pop("ssl.ca.location")
         with Admin(roster.bootstrap, security=settings) as admin:
             _prepare(admin)
-            admin.create_acls(rights())
+        granting = AdminClient({"bootstrap.servers": roster.bootstrap, **settings})
+        for done in granting.create_acls(rights()).values():
+            done.result(60)
         host, port = secured_kafka.address("SASL").split(":")
         yield {"roster": roster.broker.address, "apache": (host, int(port))}
 
@@ -62,12 +65,11 @@ def _prepare(admin: Admin) -> None:
 
 def rights() -> list[AclBinding]:
     """Those that `SecuredKafka` gives rita."""
-    topic = ("READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "ALTER", "DESCRIBE_CONFIGS")
-    wanted = [(ResourceType.TOPIC, each) for each in topic]
-    wanted += [(ResourceType.GROUP, each) for each in ("READ", "DELETE")]
+    of_topics = ("READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "ALTER", "DESCRIBE_CONFIGS")
+    of_groups = ("READ", "DELETE")
     return [
-        AclBinding(kind, "shop", PatternType.PREFIXED, "User:rita", "*", AclOperation[each], AclPermission.ALLOW)
-        for kind, each in wanted
+        *(acl("rita", ResourceType.TOPIC, "shop", AclOperation[operation]) for operation in of_topics),
+        *(acl("rita", ResourceType.GROUP, "shop", AclOperation[operation]) for operation in of_groups),
     ]
 
 

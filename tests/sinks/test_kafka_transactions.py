@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
 
-from roster.cli.root import run
 from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
 from roster.client.transactional_producer import TransactionalProducer
@@ -30,6 +30,7 @@ from roster.sinks.tasks.shuffle import ExchangeWriter
 from roster.spark import KafkaSink, PipelineError
 from roster.wire.messages import ProduceRequest
 from tests.broker.secured import secured_broker
+from tests.broker.test_secured_clients import SECONDS, acl, confluent_admin
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
 
@@ -370,13 +371,13 @@ def test_a_missing_right_to_transactions_is_named_with_the_command_that_grants_i
     tmp_path: Path, stateful: bool
 ) -> None:
     with secured_broker(tmp_path) as secured:
-        config = tmp_path / "admin.properties"
-        config.write_text("".join(f"{name}={value}\n" for name, value in secured.settings("admin").items()))
+        admin = confluent_admin(secured)
 
-        def roster(words: str) -> None:
-            assert run([*words.split(), "--bootstrap", secured.bootstrap, "--config", str(config)]) == 0
+        def grant(*rights: AclBinding) -> None:
+            for done in admin.create_acls(list(rights)).values():
+                done.result(SECONDS)
 
-        roster("acls add --allow User:otto --operation read --group g")
+        grant(acl("otto", ResourceType.GROUP, "g", AclOperation.READ))
         settings = secured.settings("otto")
         sink = KafkaSink(secured.bootstrap, "t", security=settings, exactly_once=True)
         if stateful:
@@ -385,8 +386,13 @@ def test_a_missing_right_to_transactions_is_named_with_the_command_that_grants_i
         with pytest.raises(PipelineError, match=r"no transactions: .*TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as refused:
             sink.bind(source)
         assert ("leave exactly_once out" in str(refused.value)) == (not stateful)
-        command = re.search("`roster (.*)`", str(refused.value))
+        command = re.search(
+            r"`kafka-acls\.sh --add --allow-principal User:NAME ((?:--operation \w+ )+)--transactional-id (\S+) "
+            r"--resource-pattern-type prefixed`",
+            str(refused.value),
+        )
         assert command is not None
-        roster(command[1].replace("User:NAME", "User:otto"))
+        operations = command[1].replace("--operation", "").upper().split()
+        grant(*(acl("otto", ResourceType.TRANSACTIONAL_ID, command[2], AclOperation[each]) for each in operations))
         with closing(sink):
             assert sink.bind(source).commits_offsets
