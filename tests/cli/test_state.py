@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from roster.cli.root import run
 from roster.state import Position
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.entries import Read
@@ -26,6 +25,7 @@ from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 from tests.state.processor.test_batch import Recorder, process_batch
 
 ROWS = pa.table(
@@ -36,7 +36,7 @@ ROWS = pa.table(
         "at": pa.array([0, 1, 2, 3_600_000_000], pa.timestamp("us", "UTC")),
     }
 )
-AGGREGATES = {"n": Aggregate.parse("count(*)"), "worst": Aggregate.parse("max(delay)")}
+AGGREGATES = {"n": aggregate_of("count(*)"), "worst": aggregate_of("max(delay)")}
 
 
 WINDOWS = (Window("at", timedelta(hours=1)), Window.session("at", timedelta(minutes=1)))

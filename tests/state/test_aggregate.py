@@ -20,6 +20,7 @@ from roster.state.entries import Read
 from roster.state.keys import encode_keys
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 SCHEMA = pa.schema([("tail", pa.string()), ("hour", pa.int64()), ("delay", pa.int32()), ("miles", pa.float64())])
 AGGREGATES = {
@@ -334,26 +335,9 @@ def test_a_value_that_is_no_whole_row_is_named(tmp_path):
                 aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], count)
 
 
-def test_aggregates_are_written_as_in_sql(tmp_path):
-    parsed = {text: Aggregate.parse(text) for text in ("count(*)", " SUM( delay )", "min(delay)", "max(delay)")}
-    with LmdbStore(tmp_path) as store:
-        results = aggregate(
-            table([("N1", 1, 5, None), ("N1", 1, None, None), ("N1", 1, -2, None)]), store, ["tail"], parsed
-        )
-    assert results.results.to_pylist() == [dict(zip(["tail", *parsed], ["N1", 3, 3, -2, 5], strict=True))]
-    assert Aggregate.parse("avg(a)") == Aggregate.parse("Mean(`a`)") == Aggregate(Kind.AVG, "a")
-    assert Aggregate.parse("count(1)") == Aggregate.parse("count( * )")
-    assert Aggregate.parse("sum(`a ``b`` (c)`)") == Aggregate(Kind.SUM, "a `b` (c)")
-
-
-@pytest.mark.parametrize("text", ["sum(*)", "sum()", "avg", "count(DISTINCT delay)", "sum(delay * 2)", "delay", ""])
-def test_other_text_is_for_sparks_parser(text):
-    assert Aggregate.parse(text) is None
-
-
 def test_an_average_is_of_exact_sums_null_without_values_and_read_as_such_from_the_store(tmp_path):
     schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
-    operator = Aggregation(("k",), {"mean": Aggregate.parse("avg(n)")})
+    operator = Aggregation(("k",), {"mean": aggregate_of("avg(n)")})
     entries = Definition.of(operator.kept, operator.key_columns(schema), operator.layout(schema)).entries()
     batches = [[("a", 2**60), ("b", None)], [("a", 1), ("a", None)], [("a", -(2**60)), ("a", 1), ("b", None)]]
     with LmdbStore(tmp_path) as store:

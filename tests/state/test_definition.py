@@ -27,6 +27,7 @@ from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 AT = pa.timestamp("us", "UTC")
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("day", pa.date32()), ("at", AT)])
@@ -35,7 +36,7 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 def kept(**texts: str) -> dict[str, Aggregate]:
-    return {name: Aggregate.parse(text) for name, text in texts.items()}
+    return {name: aggregate_of(text) for name, text in texts.items()}
 
 
 def windowed(column: str = "at", size: timedelta = HOUR, *, grace: timedelta = MINUTE, final: bool = False) -> Any:

@@ -22,6 +22,7 @@ from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState, StateError
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 AT = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("day", pa.date32()), ("at", AT)])
@@ -37,7 +38,7 @@ BEST |= {f"max_by(n, {by})": Aggregate(Kind.MAX_BY, "n", by=Aggregate(Kind.MAX, 
 
 
 def totals(_columns: pa.Schema = COLUMNS, _migrate: Any = None, /, **texts: str) -> Definition:
-    operator = Aggregation(("k",), {name: BEST.get(text) or Aggregate.parse(text) for name, text in texts.items()})
+    operator = Aggregation(("k",), {name: BEST.get(text) or aggregate_of(text) for name, text in texts.items()})
     made = Definition.of(operator.kept, operator.key_columns(_columns), operator.layout(_columns), migrate=_migrate)
     return made.among(0, ["s"])
 
@@ -184,7 +185,7 @@ def expected(rows: list[Any], text: str) -> Any:
 
 def made(kind: str, texts: dict[str, str], migrate: Any = None) -> tuple[Any, Definition]:
     """Return an operator, and the definition of its entries."""
-    parsed, hour = {name: Aggregate.parse(text) for name, text in texts.items()}, timedelta(hours=1)
+    parsed, hour = {name: aggregate_of(text) for name, text in texts.items()}, timedelta(hours=1)
     operator: Any = Aggregation(("k",), parsed)
     if kind == "window":
         operator = WindowedAggregation(("k",), parsed, Window("at", hour, grace=hour), final=False)
@@ -243,7 +244,7 @@ def test_values_are_the_same_in_a_wider_type(
 ) -> None:
     before, after = totals(columns, r=aggregate), totals(wider, c="count(*)", r=aggregate)
     rows = pa.Table.from_pylist([{"k": "x", "day": value} for value in values], columns)
-    update = Aggregation(("k",), {"r": Aggregate.parse(aggregate)})(rows, NoState())
+    update = Aggregation(("k",), {"r": aggregate_of(aggregate)})(rows, NoState())
     way = evolution(after, Noted(before, {}))
     assert way is not None
     moved = pairs(way.seen(WithChanges(NoState(), pairs(update.changes))).rewritten(()))

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from roster.pipeline.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.state import Position
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.event_time import Lateness
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
-COUNT = {"count": Aggregate.parse("count(*)")}
+COUNT = {"count": aggregate_of("count(*)")}
 
 
 def hopping(t: int, now: int) -> bool:

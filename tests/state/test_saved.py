@@ -30,6 +30,7 @@ from roster.state.stream_join import in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
 from tests.state import test_aggregate, test_sessions, test_stream_join
+from tests.state.aggregate_texts import aggregate_of
 from tests.state.processor.test_batch import Recorder, process_batch
 from tests.state.test_windows import AGGREGATES, COLUMNS, EPOCH, ROW, SECOND, batches_of
 
@@ -114,16 +115,14 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
     table = pa.table(columns)
     keys = ("key", "number", "flag", "day")
     values = {
-        f"{kind} {name}": Aggregate.parse(f"{kind}({name})")
+        f"{kind} {name}": aggregate_of(f"{kind}({name})")
         for name in ("at", "text", "bytes", "x", "amount")
         for kind in ("min", "max")
     }
-    values["min day"] = Aggregate.parse("min(day)")
+    values["min day"] = aggregate_of("min(day)")
     kinds = ("first", "last")
     values |= {
-        f"{kind} {name}": Aggregate.parse(f"{kind}({name})")
-        for kind in kinds
-        for name in ("flag", "at", "text", "amount")
+        f"{kind} {name}": aggregate_of(f"{kind}({name})") for kind in kinds for name in ("flag", "at", "text", "amount")
     }
     values |= {"different": Aggregate(Kind.COUNT_DISTINCT, "x")}
     values = {"by x": Aggregate(Kind.MAX_BY, "x", by=Aggregate(Kind.MIN, "text"))} | values
@@ -140,7 +139,7 @@ def test_results_of_every_type_come_back(tmp_path: Any) -> None:
 
 def test_sums_and_averages_of_decimals_come_back(tmp_path: Any) -> None:
     amounts = pa.array([Decimal("-0.07"), Decimal("99.99"), None], pa.decimal128(4, 2))
-    values = {name: Aggregate.parse(f"{name}(amount)") for name in ("sum", "avg")}
+    values = {name: aggregate_of(f"{name}(amount)") for name in ("sum", "avg")}
     table = pa.table({"key": [1, 1, 2], "amount": amounts})
     rows = saved(records_of(tmp_path / "s", Aggregation(("key",), values), [table, table]))["entries"]
     total = Decimal("199.84")
@@ -158,7 +157,7 @@ def test_columns_that_a_key_has_already_get_another_name(tmp_path: Any) -> None:
     table = pa.Table.from_pylist(rows, schema=schema)
     first = saved(records_of(tmp_path / "one", Deduplication(("first",), "t", SECOND), [table]))["entries"]
     assert first == [{"first": "a", "first_": EPOCH}]
-    mean = Aggregation(("sum of m",), {"m": Aggregate.parse("avg(n)")})
+    mean = Aggregation(("sum of m",), {"m": aggregate_of("avg(n)")})
     assert saved(records_of(tmp_path / "two", mean, [table]))["entries"] == [
         {"sum of m": "b", "m": 3.0, "sum of m_": 3, "count of m": 1}
     ]

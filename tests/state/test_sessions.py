@@ -20,6 +20,7 @@ from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import Window
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 from tests.state.test_windows import AGGREGATES, COLUMNS, EPOCH, SECOND, batches_of
 
 STEP = st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 9), st.none() | st.integers(-5, 6))
@@ -38,7 +39,7 @@ ROWS = st.lists(STEP, max_size=30).map(rows_of)
 BY_N = Aggregate(Kind.MIN, "n")
 ALL = (
     AGGREGATES
-    | {name: Aggregate.parse(f"{name}(n)") for name in ("min", "max", "var_pop")}
+    | {name: aggregate_of(f"{name}(n)") for name in ("min", "max", "var_pop")}
     | {
         f"{kind.value} of n": Aggregate(kind, "n")
         for kind in (Kind.FIRST, Kind.LAST, Kind.FIRST_VALID, Kind.LAST_VALID)
@@ -192,7 +193,7 @@ def run(window: Any, aggregates: Any = None) -> None:
 
 
 def test_sessions_keep_the_least_and_the_largest_timestamp_over_batches(tmp_path: Any) -> None:
-    extremes = {name: Aggregate.parse(f"{name}(t)") for name in ("min", "max")}
+    extremes = {name: aggregate_of(f"{name}(t)") for name in ("min", "max")}
     operator = SessionAggregation(("k",), extremes, Window.session("t", 4 * SECOND), final=False)
     with LmdbStore(tmp_path) as store:
         for number, table in enumerate(batches_of([("a", 1, 3), ("a", 1, 5), ("a", None, 2)], [1, 2])):

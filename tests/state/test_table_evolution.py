@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import Definition, Noted, OtherDefinitionError
 from roster.state.entries import Read
 from roster.state.evolution import Verdict, changes, check, evolution, seen_as
@@ -23,6 +22,7 @@ from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin, joined_columns
 from roster.state.table_evolution import TableEvolution
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 AT = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", AT)])
@@ -40,7 +40,7 @@ def averaged(table: pa.Table) -> pa.Table:
 
 
 def made(kind: str, texts: dict[str, str], migrate: Any = None) -> tuple[Any, Definition]:
-    parsed = {name: Aggregate.parse(text) for name, text in texts.items()}
+    parsed = {name: aggregate_of(text) for name, text in texts.items()}
     operator: Any = Aggregation(("k",), parsed)
     if kind == "window":
         operator = WindowedAggregation(("k",), parsed, Window("at", HOUR), final=False)

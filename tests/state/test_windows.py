@@ -13,20 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.lmdb_store import LmdbStore
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 ROW = st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9), st.none() | st.integers(-5, 40))
-AGGREGATES = {
-    name: Aggregate.parse(text) for name, text in [("count", "count(*)"), ("sum", "sum(n)"), ("avg", "avg(n)")]
-}
+AGGREGATES = {name: aggregate_of(text) for name, text in [("count", "count(*)"), ("sum", "sum(n)"), ("avg", "avg(n)")]}
 
 
 def batches_of(rows: list[Any], cuts: list[int]) -> list[pa.Table]:
@@ -160,7 +158,7 @@ def test_without_a_time_the_first_row_of_all_time_passes(
 
 
 def test_a_window_has_the_least_text_when_it_is_closed(tmp_path: Any) -> None:
-    operator = WindowedAggregation(("n",), {"least": Aggregate.parse("min(k)")}, Window("t", 2 * SECOND), True)
+    operator = WindowedAggregation(("n",), {"least": aggregate_of("min(k)")}, Window("t", 2 * SECOND), True)
     found = []
     with LmdbStore(tmp_path) as store:
         for number, table in enumerate(batches_of([("b", 1, 0), ("a", 1, 1), ("c", 1, 9)], [1, 2])):

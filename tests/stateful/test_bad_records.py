@@ -27,13 +27,13 @@ from roster.spark.processor.operator import GroupStateOperator, ProcessorOperato
 from roster.spark.stateful_operators import with_steps
 from roster.spark.steps import Mapped
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.pending import WithChanges
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.store import NoState, ValueDamagedError
 from roster.stateful.tasks import bad_records
 from roster.stateful.tasks.bad_records import Aside, Steps
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,7 +149,7 @@ def totals(script: Script) -> tuple[dict[str, int], list[int]]:
 @settings(max_examples=examples(150))
 @given(SCRIPTS, CUTS)
 def test_a_sum_leaves_out_the_records_that_take_it_beyond_its_range(script: Script, cuts: list[int]) -> None:
-    operator = Aggregation(("k",), {"total": Aggregate.parse("sum(n)")})
+    operator = Aggregation(("k",), {"total": aggregate_of("sum(n)")})
     log = run(operator, script, cuts)
     sums, bad = totals(script)
     assert sorted(log.rejected()) == bad
@@ -303,7 +303,7 @@ def picky_step(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_a_step_that_fails_at_a_result_leaves_the_state_and_the_other_results() -> None:
-    operator = Aggregation(("k",), {"total": Aggregate.parse("sum(n)")})
+    operator = Aggregation(("k",), {"total": aggregate_of("sum(n)")})
     stepped = with_steps(
         operator, COLUMNS, [Mapped(picky_step, StructType().add("k", StringType()).add("total", LongType()))]
     )
@@ -317,7 +317,7 @@ def test_a_step_that_fails_at_a_result_leaves_the_state_and_the_other_results() 
 def test_a_row_of_an_operator_before_is_set_aside_alone() -> None:
     with pytest.MonkeyPatch.context() as patch:
         log = Log(
-            Aggregation(("k",), {"total": Aggregate.parse("sum(n)")}),
+            Aggregation(("k",), {"total": aggregate_of("sum(n)")}),
             [b"a 1,b 4611686018427387904,b 4611686018427387904"],
             patch,
         )
@@ -340,7 +340,7 @@ def test_what_is_of_no_record_ends_the_run(error: Exception) -> None:
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        log = Log(Failing(("k",), {"total": Aggregate.parse("sum(n)")}), [b"a 1", b"b 2"], patch)
+        log = Log(Failing(("k",), {"total": aggregate_of("sum(n)")}), [b"a 1", b"b 2"], patch)
         with pytest.raises(type(error)):
             log.batch(0, 2)
         with pytest.raises((type(error), FunctionError)):
@@ -354,6 +354,6 @@ def test_a_function_whose_rows_depend_on_the_batch_is_named() -> None:
             yield from rows_of(records)
 
     with pytest.MonkeyPatch.context() as patch:
-        log = Log(Aggregation(("k",), {"total": Aggregate.parse("sum(n)")}), [b"a 4611686018427387904"] * 4, patch)
+        log = Log(Aggregation(("k",), {"total": aggregate_of("sum(n)")}), [b"a 4611686018427387904"] * 4, patch)
         with pytest.raises(FunctionError, match="its rows depend on how records are grouped"):
             log.batch(0, 4, mapped=at_once)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from roster.model.topology import Subtopology
 from roster.spark.stateful_batches import tokens_of
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError, entries_of
 from roster.state.entries import Span
 from roster.state.plain_entries import HexEntries
@@ -34,6 +33,7 @@ from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_store_processing import SOURCE, TASK, Log, batch_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ KINDS = {"count(*)": len, "sum(n)": sum, "max(n)": max, "avg(n)": lambda values:
 
 
 def operator(texts: Mapping[str, str], kind: str = "totals") -> Any:
-    parsed = {name: Aggregate.parse(text) for name, text in texts.items()}
+    parsed = {name: aggregate_of(text) for name, text in texts.items()}
     if kind == "windows":
         return WindowedAggregation(("k",), parsed, Window("at", HOUR), final=False)
     if kind == "sessions":

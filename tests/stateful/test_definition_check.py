@@ -18,7 +18,6 @@ from roster.pipeline.batch import Batch, Owner, Range, Split
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.state.aggregate import Aggregation, Update
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
 from roster.state.processor.variables import REGISTRY_KEY, Entry, encode_registry
@@ -32,6 +31,7 @@ from roster.stateful.tasks.processing import process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_store_processing import Log
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 COLUMNS = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 HOUR = timedelta(hours=1)
-COUNT = {"n": Aggregate.parse("count(*)")}
+COUNT = {"n": aggregate_of("count(*)")}
 TOTALS = Aggregation(("k",), COUNT)
 WINDOWS = WindowedAggregation(("k",), COUNT, Window("at", HOUR), final=False)
 FIRST = Deduplication(("k",), "at", HOUR)
@@ -146,7 +146,7 @@ def test_stores_of_one_kind_whose_names_were_swapped_are_refused(cluster: Cluste
 
 def test_a_release_is_the_first_one_until_a_partition_is_changed(cluster: Cluster) -> None:
     old = plan(("s", TOTALS), ("kept", FIRST))
-    more = Aggregation(("k",), COUNT | {"last": Aggregate.parse("max(at)")})
+    more = Aggregation(("k",), COUNT | {"last": aggregate_of("max(at)")})
     new = plan(("s", more), ("kept", FIRST))
 
     def is_first(to_change: set[int]) -> bool:

@@ -24,7 +24,6 @@ from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.json_values import JsonReader
 from roster.pipeline.tasks.missing_values import ColumnsSeen
 from roster.state import source_times
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.event_time import STREAM_TIME_KEY, stream_time, stream_time_after
 from roster.state.pending import WithChanges
@@ -50,6 +49,7 @@ from roster.stateful.tasks.repartition import RepartitionTopic, through_labelled
 from roster.stateful.tasks.subtopology import OperatorNode, OtherSide, SubtopologyPlan, columns_of, labelled
 from roster.stateful.tasks.table_join import Lookup, Rows
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 TIME = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("k", pa.string()), ("t", TIME)])
 RIGHT = pa.schema([("k", pa.string()), ("s", TIME)])
-COUNTS = {"n": Aggregate.parse("count(*)")}
+COUNTS = {"n": aggregate_of("count(*)")}
 SIZE, GRACE, LONG, END, PARTITIONS = 6, 3, 25, 10_000, 2
 INPUTS = ("in", "also in")
 ENDS = ("end", "end too")
@@ -73,7 +73,7 @@ EVER = Deduplication(("k", "t"), None)
 HOP = 2
 HOPS = WindowedAggregation(
     ("k",),
-    {"m": Aggregate.parse("max(t)")},
+    {"m": aggregate_of("max(t)")},
     Window("t", SIZE * SECOND, every=HOP * SECOND, grace=GRACE * SECOND),
     final=True,
 )
@@ -85,7 +85,7 @@ Row = tuple[str, int]
 def wider(aggregate: str, column: str = "w", keys: tuple[str, ...] = ("k",), grace: int = 0, size: int = 2) -> Any:
     """Windows of twice the size, or another multiple of it, over the results of an operator."""
     window = Window(column, size * SIZE * SECOND, grace=grace * SECOND)
-    return WindowedAggregation(keys, {"total": Aggregate.parse(aggregate)}, window, final=True)
+    return WindowedAggregation(keys, {"total": aggregate_of(aggregate)}, window, final=True)
 
 
 @dataclass(frozen=True)

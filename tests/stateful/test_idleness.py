@@ -18,7 +18,6 @@ from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range, StoreProgress
 from roster.spark.processor.code import Given
 from roster.spark.processor.operator import ProcessorOperator
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.lmdb_store import LmdbStore
@@ -37,6 +36,7 @@ from roster.stateful.tasks.subtopology import definition_of
 from tests.examples_tried import examples
 from tests.spark.apps.timers import COLUMNS as TIMED
 from tests.spark.apps.timers import OUTPUT, Reminder
+from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_store_processing import Log
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def test_a_batch_that_is_not_committed_says_nothing_of_either_side() -> None:
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
-SUMS = {"sum": Aggregate.parse("sum(n)"), "count": Aggregate.parse("count(*)")}
+SUMS = {"sum": aggregate_of("sum(n)"), "count": aggregate_of("count(*)")}
 SIZE, GRACE = 6, 2
 WINDOWS = WindowedAggregation(("k",), SUMS, Window("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)
 SESSIONS = SessionAggregation(("k",), SUMS, Window.session("t", SIZE * SECOND, grace=GRACE * SECOND), final=True)

@@ -26,7 +26,7 @@ from roster.pipeline.options import Options
 from roster.pipeline.tasks import reader
 from roster.pipeline.tasks.reader import ReaderConfig, ReadError
 from roster.pipeline.tasks.result_records import as_records
-from roster.spark import ParquetSink, Pipeline, State, Window
+from roster.spark import ParquetSink, Pipeline, State, Window, stateful_operators
 from roster.spark.assembly import subtopology_plans
 from roster.spark.operations import Operations
 from roster.spark.stateful_batches import tokens_of, with_batch
@@ -38,6 +38,7 @@ from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from tests.examples_tried import examples
 from tests.librdkafka import idempotent_producer
+from tests.state.aggregate_texts import aggregate_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from roster.state.aggregate_functions import Aggregate
     from roster.stateful.tasks.subtopology import SubtopologyPlan
     from tests.spark.spark_topics import Topics
 
@@ -62,6 +64,18 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 USERS = ("a", "b", "c")
 PASSED = [BEGIN + number * 2 * EVER for number in range(1, 5)]
 """Times of rows for each user behind all others: each closes what is before it, in one operator more."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def aggregates_without_spark() -> Iterator[None]:
+    """Read aggregates by their texts in Spark's place, so that these tests start no JVM."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stateful_operators, "aggregates_over", by_texts)
+        yield
+
+
+def by_texts(named: Mapping[str, Any], columns: StructType) -> dict[str, Aggregate]:
+    return {name: aggregate_of(one.given) for name, one in named.items()}
 
 
 def in_shape(batch: pa.RecordBatch) -> pa.RecordBatch:

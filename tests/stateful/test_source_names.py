@@ -12,7 +12,6 @@ from roster.client import ClientError
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import StoreProgress
-from roster.state.aggregate_functions import Aggregate
 from roster.state.lmdb_store import LmdbStore
 from roster.state.source_times import DELAY, NOTICE, SOURCE, Notice, labelled, source_of
 from roster.state.store import Position
@@ -20,6 +19,7 @@ from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.input_backlog import SourceNames
 from roster.stateful.tasks.by_source import by_source
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 COLUMNS = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC"))])
-WINDOWS = WindowedAggregation(("k",), {"n": Aggregate.parse("count(*)")}, Window("t", 10 * SECOND), final=True)
+WINDOWS = WindowedAggregation(("k",), {"n": aggregate_of("count(*)")}, Window("t", 10 * SECOND), final=True)
 ZERO, ONE, TWO = (source_of("orders", number) for number in range(3))
 
 

@@ -196,7 +196,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
     ("change", "message"),
     [
         ({"keys": "gate"}, "keys: there is no column 'gate' among name, n"),
-        ({"aggregates": {"n": "median(n)"}}, r"^aggregates: 'n': 'median\(n\)': none of"),
+        ({"aggregates": {"n": "median(n)"}}, r"^aggregates: 'n': median\(n\) needs a state that Roster has not"),
         ({"sink": ConsoleSink()}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
         ({"at_least_once": True}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
         ({"keep_timestamps": True}, "keep_timestamps: a result of a stateful pipeline comes from many records"),

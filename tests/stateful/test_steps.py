@@ -18,7 +18,6 @@ from roster.pipeline.tasks.reader import ReaderConfig, ReadTask
 from roster.spark.stateful_operators import with_steps
 from roster.spark.steps import Filtered, Mapped, Parsed, chained
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import Window, WindowedAggregation
@@ -26,6 +25,7 @@ from roster.stateful.tasks.operator_steps import check_keys
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.stateful.tasks.task import StatefulTask, StoreKind, TopologyPlan
+from tests.state.aggregate_texts import aggregate_of
 
 COLUMNS = StructType([StructField("k", StringType()), StructField("n", LongType())])
 ROWS = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]})
@@ -86,7 +86,7 @@ class _Collected(dict[int, Any]):
 
 
 def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None:
-    operator = Aggregation(("k",), {"n": Aggregate.parse("sum(n)")})
+    operator = Aggregation(("k",), {"n": aggregate_of("sum(n)")})
     plain = operator(ROWS, NoState())
     after = with_steps(operator, ROWS.schema, [Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)])
     update = after(ROWS, NoState())
@@ -95,7 +95,7 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
     assert after.result_keys == operator.result_keys
     assert after.layout(ROWS.schema) == operator.layout(ROWS.schema)
 
-    windowed = WindowedAggregation(("k",), {"n": Aggregate.parse("sum(n)")}, Window("at", HOUR), final=False)
+    windowed = WindowedAggregation(("k",), {"n": aggregate_of("sum(n)")}, Window("at", HOUR), final=False)
     rows = ROWS.append_column("at", pa.array([0] * len(ROWS), pa.timestamp("us", "UTC")))
     results = with_steps(windowed, rows.schema, [Filtered(pc.field("n") > 2)])(rows, NoState()).results
     assert results.select(["k", "n"]).to_pylist() == [{"k": "a", "n": 4}]
@@ -131,7 +131,7 @@ def test_steps_that_do_not_fit_are_named(make: Any, message: str) -> None:
 def test_results_that_are_taken_back_are_records_without_a_value() -> None:
     at = pa.array([5_000_000, 3_000_000], pa.timestamp("us", "UTC"))
     operator = SessionAggregation(
-        ("k",), {"n": Aggregate.parse("count(*)")}, Window.session("at", timedelta(seconds=3)), final=False
+        ("k",), {"n": aggregate_of("count(*)")}, Window.session("at", timedelta(seconds=3)), final=False
     )
     first = pa.table({"k": ["a"], "at": at.slice(0, 1)})
     state = dict(zip(*(operator(first, NoState()).changes[name].to_pylist() for name in ("key", "value")), strict=True))

@@ -18,10 +18,10 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.pipeline.batch import Batch, Owner, Range
 from roster.pipeline.errors import FunctionError, PipelineError, SinkFencedError
-from roster.spark.aggregate_columns import parse_aggregates
 from roster.spark.stateful_batches import tokens_of
 from roster.state import Position
 from roster.state.aggregate import Aggregation, Update
+from roster.state.aggregate_functions import Aggregate, Kind
 from roster.state.definition import Definition
 from roster.state.hash_store import HashStore
 from roster.state.lmdb_store import LmdbStore
@@ -428,7 +428,7 @@ def test_more_values_than_a_column_holds_name_the_option(tmp_path: Path) -> None
     rows, parts = 64, 33  # of 1 MiB each
     keys, values = pa.array(["k"] * rows), pa.array([bytes(1 << 20)] * rows)
     table = pa.table({"k": pa.chunked_array([keys] * parts), "v": pa.chunked_array([values] * parts)})
-    largest = Aggregation(("k",), parse_aggregates({"largest": "max(v)"}))
+    largest = Aggregation(("k",), {"largest": Aggregate(Kind.MAX, "v")})
     target = StoreTarget(TopicPartition("g-s-changelog", 0), 0, 0, {"t": 0}, None)
     with LmdbStore(tmp_path / "s") as store, pytest.raises(FunctionError, match=r"^max_offsets_per_batch: lower it"):
         process_batch(store, target, largest, KEPT, table, {"t": 5}, Log().fetch)

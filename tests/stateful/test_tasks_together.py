@@ -21,7 +21,6 @@ from roster.pipeline.errors import FunctionError, SinkFencedError
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.records.native import HASH, compiled
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import STATE_KEY
 from roster.state.windows import Window, WindowedAggregation
 from roster.stateful.tasks import task as module
@@ -30,10 +29,11 @@ from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.stateful.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from tests.examples_tried import examples
+from tests.state.aggregate_texts import aggregate_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us"))])
-PARTS = {"n": Aggregate.parse("count(*)"), "most": Aggregate.parse("max(n)"), "first": Aggregate.parse("first(n)")}
-TOTALS = Aggregation(("k",), PARTS | {"text": Aggregate.parse("min(k)")})
+PARTS = {"n": aggregate_of("count(*)"), "most": aggregate_of("max(n)"), "first": aggregate_of("first(n)")}
+TOTALS = Aggregation(("k",), PARTS | {"text": aggregate_of("min(k)")})
 WINDOWS = WindowedAggregation(("k",), PARTS, Window("at", timedelta(hours=1)), final=False)
 rows = st.tuples(st.none() | st.sampled_from("abc"), st.none() | st.integers(0, 9), st.integers(0, 10))
 batches = st.lists(st.lists(st.lists(rows, max_size=5), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -191,7 +191,7 @@ def test_a_batch_that_begins_elsewhere_than_one_of_the_states_ends_is_fenced(tmp
 
 def test_a_store_with_another_definition_is_named(tmp_path: Path) -> None:
     first, other = (
-        Application(Aggregation(("k",), {"n": Aggregate.parse(text)}), tmp_path) for text in ("count(n)", "sum(n)")
+        Application(Aggregation(("k",), {"n": aggregate_of(text)}), tmp_path) for text in ("count(n)", "sum(n)")
     )
     first.batch(ROWS)
     other.ends, other.tokens, other.at = first.ends, first.tokens, first.at

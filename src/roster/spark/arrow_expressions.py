@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -19,11 +19,9 @@ from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.computed_columns import COMPUTED, Call, Computed, Constant, Field, Given, Objects
 from roster.pipeline.tasks.flat_json import is_flat
 from roster.pipeline.tasks.json_values import JsonReader
-from roster.spark.column_expressions import class_of, members, short, type_of
+from roster.spark.column_expressions import Java, class_of, members, short, type_of
 from roster.state import decimals
 
-Java: TypeAlias = Any
-"""An object of the JVM, as py4j gives it."""
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "UCT", "+00:00")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DIGITS = dict(zip(_INTEGERS, (3, 5, 10, 19), strict=True))
@@ -139,7 +137,8 @@ class Scope:
     def _objects(self, node: Java) -> Objects:
         fields = arrow_schema(cast("StructType", type_of(node.dataType())))
         has_times = any(pa.types.is_timestamp(field.type) and field.type.tz is not None for field in fields)
-        is_plain = all(_is_scalar(field.type) for field in fields) and is_flat(_without_decimals(fields))
+        others = [field for field in fields if not pa.types.is_decimal(field.type)] or [("", pa.bool_())]
+        is_plain = not any(pa.types.is_nested(field.type) for field in fields) and is_flat(pa.schema(others))
         of_whole = SparkSession.active().conf.get("spark.sql.columnNameOfCorruptRecord")
         is_usual = node.options().isEmpty() and of_whole not in fields.names and not _is_any_set(_READING)
         if not is_usual or not is_plain or (has_times and not _is_utc(node)):
@@ -374,34 +373,20 @@ def _is_written(kind: pa.DataType, node: Java) -> bool:
     """Return True if `to_json` is proved for structs of a type."""
     if not pa.types.is_struct(kind):
         return False
-    for field in kind:
-        own = field.type
-        is_plain = pa.types.is_boolean(own) or pa.types.is_integer(own) or pa.types.is_string(own) or own == pa.date32()
-        is_time = pa.types.is_timestamp(own) and own.tz is not None and _is_utc(node)
-        is_decimal = pa.types.is_decimal(own) and own.scale <= 6
-        if not (
-            is_plain
-            or is_time
-            or is_decimal
-            or pa.types.is_floating(own)
-            or (pa.types.is_struct(own) and _is_written(own, node))
-        ):
-            return False
-    return True
+    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32)
+    return all(
+        any(is_kind(field.type) for is_kind in plain)
+        or (pa.types.is_timestamp(field.type) and field.type.tz is not None and _is_utc(node))
+        or (pa.types.is_decimal(field.type) and field.type.scale <= 6)
+        or _is_written(field.type, node)
+        for field in kind
+    )
 
 
 def _is_any_set(settings: Sequence[str]) -> bool:
     """Return True if the session has a value of its own for one of these settings."""
     session: Java = SparkSession.active()
     return any(session._jsparkSession.sessionState().conf().contains(f"spark.sql.{name}") for name in settings)
-
-
-def _is_scalar(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
-
-
-def _without_decimals(fields: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in fields if not pa.types.is_decimal(field.type)] or [("", pa.bool_())])
 
 
 def _is_utc(node: Java) -> bool:

@@ -339,7 +339,7 @@ def _node(
     """
     _check_names(columns)
     stateful, other = declared.stateful, None
-    operator, rows = with_types(stateful.operator, columns), arrow_schema(columns)
+    operator, rows = with_types(stateful, columns), arrow_schema(columns)
     if stateful.other is not None and isinstance(operator, StreamJoin):
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)

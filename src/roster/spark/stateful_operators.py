@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -18,9 +19,10 @@ from roster.pipeline.options import Options, as_columns
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
 from roster.pipeline.tasks.json_values import JsonReader, unsupported
 from roster.pipeline.tasks.value_columns import PERMISSIVE
-from roster.spark.aggregate_columns import Aggregates, parse_aggregates, typed
+from roster.spark.aggregate_columns import Aggregates, Named, aggregates_over, named_aggregates
 from roster.spark.steps import Parsed, Step, chained, pickled
 from roster.state.aggregate import Aggregation
+from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import Migrate
 from roster.state.durations import Duration, as_timedelta
@@ -124,6 +126,8 @@ class Stateful:
     """How results come from the results of the state's earlier definition."""
     sides: tuple[Sequence[str | int], ...] = ()
     """The source names of each side of a join that gets the rows of both together, or numbers of sub-topologies."""
+    named: Mapping[str, Named] = field(default_factory=dict)
+    """The aggregates that take the places of the operator's once the columns of its rows are known."""
 
 
 @dataclass(frozen=True)
@@ -172,21 +176,30 @@ def aggregation(
             f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
         )
     check_extra("aggregate")
-    parsed, columns = parse_aggregates(aggregates), as_columns(keys)
+    named, columns = named_aggregates(aggregates), as_columns(keys)
     if not isinstance(window, Window | SessionWindow | None):
         raise PipelineError(f"{window!r} is none", field="window", fix="For example Window('ordered', '1 hour')")
-    check_migrate(migrate, parsed)
+    check_migrate(migrate, named)
+    unknown = dict.fromkeys(named, Aggregate(Kind.COUNT, ALL_ROWS))
     try:
-        operator: Operator = Aggregation(columns, parsed)
+        operator: Operator = Aggregation(columns, unknown)
         if isinstance(window, SessionWindow):
-            operator = SessionAggregation(columns, parsed, window, results == "final")
+            operator = SessionAggregation(columns, unknown, window, results == "final")
         elif window is not None:
-            operator = WindowedAggregation(columns, parsed, window, results == "final")
+            operator = WindowedAggregation(columns, unknown, window, results == "final")
     except RosterError as error:
         raise PipelineError(str(error), field="aggregate") from None
     has_updates = results == "updates"
     retracts = has_updates and isinstance(operator, SessionAggregation)
-    return Stateful(operator, store, has_updates=has_updates, retracts=retracts, is_by_key=has_updates, migrate=migrate)
+    return Stateful(
+        operator,
+        store,
+        has_updates=has_updates,
+        retracts=retracts,
+        is_by_key=has_updates,
+        migrate=migrate,
+        named=named,
+    )
 
 
 def check_migrate(migrate: object, aggregates: Mapping[str, object]) -> None:
@@ -287,11 +300,13 @@ def check_extra(field: str) -> None:
         raise PipelineError(str(error), field=field) from None
 
 
-def with_types(operator: Operator, columns: StructType) -> Operator:
-    """Return the operator for rows with these columns. Raises PipelineError for expressions that do not fit."""
-    if not isinstance(operator, Aggregation | WindowedAggregation | SessionAggregation):
-        return operator
-    return replace(operator, aggregates=typed(operator.aggregates, columns))
+def with_types(stateful: Stateful, columns: StructType) -> Operator:
+    """Return the operator for rows with these columns. Raises PipelineError for aggregates that do not fit."""
+    operator: Any = stateful.operator
+    typed: Operator = operator
+    if stateful.named:
+        typed = replace(operator, aggregates=aggregates_over(stateful.named, columns))
+    return typed
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

@@ -604,7 +604,7 @@ def _as_stored(column: Column, layout: Layout, name: str) -> Column:
         return column.cast(pa.binary())
     if layout.row[name] == _DECIMAL:
         return column
-    return FUNCTIONS["cast to double"](column) if layout.row[name] == "<f8" else as_int64(column)
+    return FUNCTIONS["try double"](column) if layout.row[name] == "<f8" else as_int64(column)
 
 
 def _choices(kind: Kind, column: Column, *by: Column) -> tuple[object, object]:

@@ -5,7 +5,6 @@ A function is stored as one or several parts, each a column of the state's row.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -62,7 +61,6 @@ ALL_ROWS = "*"
 
 FUNCTIONS = {
     "count": Kind.COUNT,
-    "count_distinct": Kind.COUNT_DISTINCT,
     "sum": Kind.SUM,
     "max": Kind.MAX,
     "min": Kind.MIN,
@@ -84,18 +82,15 @@ FUNCTIONS = {
     "array_agg": Kind.COLLECT_LIST,
     "collect_set": Kind.COLLECT_SET,
     "approx_count_distinct": Kind.APPROX_COUNT_DISTINCT,
+    "approx_percentile": Kind.APPROX_PERCENTILE,
+    "percentile_approx": Kind.APPROX_PERCENTILE,
+    "min_by": Kind.MIN_BY,
+    "max_by": Kind.MAX_BY,
+    "count_if": Kind.COUNT,
+    **dict.fromkeys(("bool_and", "every"), Kind.MIN),
+    **dict.fromkeys(("bool_or", "some", "any"), Kind.MAX),
 }
-"""Functions of one column, by Spark's names."""
-BY_ANOTHER = {"min_by": Kind.MIN_BY, "max_by": Kind.MAX_BY}
-"""Functions of a column and one that orders the rows, by Spark's names."""
-PERCENTILES = {"approx_percentile": Kind.APPROX_PERCENTILE, "percentile_approx": Kind.APPROX_PERCENTILE}
-"""Functions of a column, percentages and an accuracy, by Spark's names."""
-DEFAULTS: dict[Kind, tuple[Any, ...]] = {
-    Kind.COLLECT_LIST: (collected.BOUND,),
-    Kind.COLLECT_SET: (collected.BOUND,),
-    Kind.APPROX_COUNT_DISTINCT: (collected.sketch_size(0.05),),
-}
-"""Arguments of functions whose further arguments may be left out."""
+"""Functions by Spark's names."""
 IGNORING_NULLS = {Kind.FIRST: Kind.FIRST_VALID, Kind.LAST: Kind.LAST_VALID}
 
 MOMENTS = frozenset({Kind.VAR_POP, Kind.VAR_SAMP, Kind.STDDEV_POP, Kind.STDDEV_SAMP})
@@ -119,17 +114,14 @@ OPAQUE = frozenset({*CHOSEN, Kind.COLLECT_LIST, Kind.COUNT})
 NUMBERS_ONLY = frozenset({Kind.SUM, Kind.MEAN, Kind.M2, Kind.SUM_DISTINCT})
 """Parts that only numbers have."""
 
-_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|((?!-)[^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
-_CONSTANT = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?(bd|[dflsy])?|null|true|false", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """A function of a column, or of an expression over columns.
 
-    column: its name; of an expression its text. by: the column that orders the rows, for `BY_ANOTHER`; of distinct rows
-    the next column. arguments: of lists and sets the most values, of a sketch the logarithm of its size, of percentiles
-    the percentages, a number or a tuple, and the accuracy.
+    column: its name; of an expression its text. by: the column that orders the rows, of `min_by` and `max_by`; of
+    distinct rows the next column. arguments: of lists and sets the most values, of a sketch the logarithm of its size,
+    of percentiles the percentages, a number or a tuple, and the accuracy.
     """
 
     kind: Kind
@@ -137,21 +129,6 @@ class Aggregate:
     expression: Expression | None = None
     by: Aggregate | None = None
     arguments: tuple[Any, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Aggregate | None:
-        """Read `sum(delay)` or `count(*)`, a function of one column, as SQL writes it; None for other text."""
-        match = _WRITTEN.fullmatch(text)
-        kind = None if match is None else FUNCTIONS.get(match[1].lower())
-        if match is None or kind is None:
-            return None
-        column = match[3] if match[2] is None else match[2].replace("``", "`")
-        if kind is Kind.COUNT and match[2] is None and column == "1":
-            column = ALL_ROWS
-        is_constant = match[2] is None and _CONSTANT.fullmatch(column)
-        if is_constant or (column == ALL_ROWS and kind is not Kind.COUNT):
-            return None
-        return cls(kind, column, arguments=DEFAULTS.get(kind, ()))
 
     @property
     def text(self) -> str:

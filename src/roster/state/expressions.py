@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,19 +26,15 @@ from roster.state.byte_slices import Column, as_bytes
 class Expression:
     """An expression over columns of a table.
 
-    text: as definitions have it. columns: the names of those that it is made of. parsed: as Spark has parsed it, until
-    the types of columns are known. kind, compute: from then on the type of its values, and what makes them.
+    text: as definitions have it. columns: the names of those that it is made of. compute: makes its values.
     """
 
     text: str
     columns: tuple[str, ...]
-    parsed: Any = field(default=None, compare=False, repr=False)
-    kind: str = ""
-    compute: Callable[[pa.RecordBatch], pa.RecordBatch] | None = field(default=None, compare=False, repr=False)
+    compute: Callable[[pa.RecordBatch], pa.RecordBatch] = field(compare=False, repr=False)
 
     def values(self, table: pa.Table) -> Column:
         """Return the value of each row. Raises ArithmeticError for values that a function does not take."""
-        assert self.compute is not None  # the types are known
         names = self.columns or table.column_names[:1]
         arrays = [pa.concat_arrays([pa.array([], table[name].type), *table[name].chunks]) for name in names]
         return self.compute(pa.RecordBatch.from_arrays(arrays, list(names))).column(0)
@@ -240,13 +235,20 @@ def _is_beyond(texts: Column) -> Column:
 
 
 FUNCTIONS: dict[str, Callable[..., Column]] = {
-    "+": _arithmetic(pc.add_checked, lambda left, right: left + right, "+"),
-    "-": _arithmetic(pc.subtract_checked, lambda left, right: left - right, "-"),
-    "*": _arithmetic(pc.multiply_checked, lambda left, right: left * right, "*"),
-    "/": _divide,
-    "%": _remainder,
-    "negative": _arithmetic(pc.negate_checked, lambda value: -value),
-    "abs": _arithmetic(pc.abs_checked, abs),
+    "try +": _arithmetic(pc.add_checked, lambda left, right: left + right, "+"),
+    "try -": _arithmetic(pc.subtract_checked, lambda left, right: left - right, "-"),
+    "try *": _arithmetic(pc.multiply_checked, lambda left, right: left * right, "*"),
+    "try /": _divide,
+    "try %": _remainder,
+    "try negative": _arithmetic(pc.negate_checked, lambda value: -value),
+    "try abs": _arithmetic(pc.abs_checked, abs),
+    "try tinyint": _cast(pa.int8()),
+    "try smallint": _cast(pa.int16()),
+    "try int": _cast(pa.int32()),
+    "try bigint": _cast(pa.int64()),
+    "try float": _cast(pa.float32()),
+    "try double": _cast(pa.float64()),
+    "try decimal": _cast_to_decimal,
     "ceil": _whole(pc.ceil),
     "floor": _whole(pc.floor),
     "sqrt": pc.sqrt,
@@ -276,12 +278,8 @@ FUNCTIONS: dict[str, Callable[..., Column]] = {
     "startswith": _by_pattern(pc.starts_with),
     "endswith": _by_pattern(pc.ends_with),
     "like": _by_pattern(pc.match_like),
-    "cast to decimal": _cast_to_decimal,
-    "cast to tinyint": _cast(pa.int8()),
-    "cast to smallint": _cast(pa.int16()),
-    "cast to int": _cast(pa.int32()),
-    "cast to bigint": _cast(pa.int64()),
-    "cast to float": _cast(pa.float32()),
-    "cast to double": _cast(pa.float64()),
 }
-"""Functions by Spark's names: arrays or scalars in, an array or a scalar out. That of decimals gets their type, too."""
+"""Functions by Spark's names, of a conversion its goal: arrays or scalars in, an array or a scalar out.
+
+`try` marks those that have null where Spark may stop. That of decimals gets their type, too.
+"""

@@ -155,7 +155,7 @@ def _time_of_values(aggregate: Aggregate, time: str) -> Aggregate:
     text, columns = (quoted(aggregate.column), (aggregate.column,)) if own is None else (own.text, own.columns)
     values = functools.partial(_times_where_valid, aggregate, time)
     text = f"case(isnotnull({text}), {quoted(time)})"
-    return Aggregate(Kind.MIN, text, Expression(text, (*dict.fromkeys((*columns, time)),), compute=values))
+    return Aggregate(Kind.MIN, text, Expression(text, (*dict.fromkeys((*columns, time)),), values))
 
 
 def _times_where_valid(aggregate: Aggregate, time: str, batch: pa.RecordBatch) -> pa.RecordBatch:

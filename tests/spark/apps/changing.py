@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from tests.spark.apps.stateful import main
+from tests.state.aggregate_texts import aggregate_of
 
 RELEASES = [
     {"count": "count(*)", "sum": "sum(n)"},
@@ -20,5 +20,5 @@ MIGRATE = [None, None, {"n": "count"}]
 
 if __name__ == "__main__":
     release = int(sys.argv.pop())
-    kept = {name: Aggregate.parse(text) for name, text in RELEASES[release].items()}
+    kept = {name: aggregate_of(text) for name, text in RELEASES[release].items()}
     main(Aggregation(("k",), kept), migrate=MIGRATE[release])

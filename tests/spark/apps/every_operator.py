@@ -21,7 +21,6 @@ from roster.model.topology import Subtopology, repartition_topic
 from roster.spark.processor.code import Given
 from roster.spark.processor.operator import ProcessorOperator
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.deduplicate import Deduplication
 from roster.state.processor.batch import Plan, TimeMode
 from roster.state.sessions import SessionAggregation
@@ -31,6 +30,7 @@ from roster.stateful.tasks.operator_steps import _WithSteps
 from roster.stateful.tasks.repartition import RepartitionTopic
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from tests.spark.apps.stateful import KEYS, main
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ RIGHT = pa.schema([("k", pa.int64()), ("m", pa.int64()), ("at2", AT)])
 JOINED = joined_columns(LEFT, RIGHT)
 EVER, GAP, WINDOW = timedelta(days=1000), timedelta(seconds=45), timedelta(seconds=100)
 WITHIN = timedelta(seconds=40)
-SUMS = {"count": Aggregate.parse("count(*)"), "sum": Aggregate.parse("sum(n)")}
+SUMS = {"count": aggregate_of("count(*)"), "sum": aggregate_of("sum(n)")}
 PASSED = "by-g"
 _NUMBER = StructType([StructField("n", LongType())])
 

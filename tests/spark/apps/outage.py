@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from roster.state.aggregate_functions import Aggregate
 from roster.state.windows import Window, WindowedAggregation
 from tests.spark.apps.stateful import main
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COLUMNS = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 WINDOW = Window("at", timedelta(minutes=1), grace=timedelta(seconds=10))
-COUNTS = WindowedAggregation(("k",), {"n": Aggregate.parse("count(*)")}, WINDOW, final=True)
+COUNTS = WindowedAggregation(("k",), {"n": aggregate_of("count(*)")}, WINDOW, final=True)
 
 
 def rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -47,7 +47,6 @@ from roster.spark import KafkaSink, State
 from roster.spark.joined_batches import TableJoins
 from roster.spark.stateful_batches import summed, tokens_of
 from roster.state.aggregate import Aggregation, Update
-from roster.state.aggregate_functions import Aggregate
 from roster.state.keys import encode_keys
 from roster.stateful.due_tasks import TaskRun
 from roster.stateful.restore_schedule import deal
@@ -58,6 +57,7 @@ from roster.stateful.tasks.store_location import Place, keep_open
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.stateful.tasks.table_join import Lookup, Rows
 from roster.stateful.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
+from tests.state.aggregate_texts import aggregate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ class InProcess:
         return time.monotonic()
 
 
-TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
+TOTALS = Aggregation(("k",), {name: aggregate_of(text) for name, text in AGGREGATES.items()})
 
 
 def grouped_numbers(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -230,7 +230,7 @@ BOTH = (
 SUMS = Aggregation(
     ("g",),
     {
-        name: Aggregate.parse(text)
+        name: aggregate_of(text)
         for name, text in (AGGREGATES | {"first": "sum(first)", "second": "sum(second)"}).items()
     },
 )

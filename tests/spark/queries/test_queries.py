@@ -35,7 +35,6 @@ from roster.spark.queries.store_reads import LocalState, ReadsHere
 from roster.spark.queries.view import StateUnavailableError, StateView, view_of
 from roster.state import Position
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import Aggregate
 from roster.state.definition import json_text
 from roster.state.entries import Span
 from roster.state.store import StateError
@@ -46,6 +45,7 @@ from roster.stateful.tasks.processing import Operator, process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
 from tests.http.test_server import Certificates
+from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_restore_schedule import CHANGELOG, Case, at
 from tests.stateful.test_store_processing import Log
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMNS = pa.schema([("day", pa.int64()), ("name", pa.string())])
-COUNTS = Aggregation(("day", "name"), {"n": Aggregate.parse("count(*)")})
+COUNTS = Aggregation(("day", "name"), {"n": aggregate_of("count(*)")})
 DEFINITION = definition_of(COUNTS, COLUMNS)
 
 
@@ -131,7 +131,7 @@ def test_a_query_sees_a_store_as_the_own_release_has_it_or_not_at_all(tmp_path: 
     old = Application(tmp_path)
     old.batch([(1, "a"), (1, "a")])
     settled(old, 0)
-    both = Aggregation(("day", "name"), {"first": Aggregate.parse("min(day)"), "n": Aggregate.parse("count(*)")})
+    both = Aggregation(("day", "name"), {"first": aggregate_of("min(day)"), "n": aggregate_of("count(*)")})
     new = Application(tmp_path, operator=both)
     new.log, new.at, new.targets = old.log, old.at, StoreTargets(old.log, Changelogs([CHANGELOG]), 1.0)
     assert new.view.get(1, "a") == {"day": 1, "name": "a", "first": None, "n": 2}, "before its first batch"

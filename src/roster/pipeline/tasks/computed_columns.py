@@ -145,12 +145,8 @@ def _whole(function: Callable[..., Column]) -> Callable[..., Column]:
     return apply
 
 
-def _text(column: Column, kind: pa.DataType) -> Column:
-    """Return bytes as text, whether or not it is UTF-8."""
-    return column.cast(kind, safe=False)
-
-
 def _converted(column: Column, kind: pa.DataType) -> Column:
+    """Return values of a wider type, or as text: bytes whether or not they are UTF-8."""
     return column.cast(kind, safe=False)
 
 
@@ -173,38 +169,21 @@ def _struct(*columns_and_kind: Column) -> Column:
     return by_rows(lambda *fields: pa.StructArray.from_arrays(fields, fields=list(kind)))(*columns)
 
 
-def _decimal(column: Column, kind: pa.DataType) -> Column:
-    return FUNCTIONS["cast to decimal"](column, kind)
-
-
 def _concat(*columns: Column) -> Column:
     return pc.binary_join_element_wise(*columns, "")
 
 
-_FAILING = {
-    **{name: FUNCTIONS[name] for name in ("+", "-", "*", "/", "%", "negative", "abs")},
-    **{name: FUNCTIONS[f"cast to {name}"] for name in ("tinyint", "smallint", "int", "bigint", "float", "double")},
-    "decimal": _decimal,
-}
-"""Functions that have null where Spark may stop."""
+_MAY_STOP = [name.removeprefix("try ") for name in FUNCTIONS if name.startswith("try ")]
 COMPUTED: dict[str, Callable[..., Column]] = {
+    **FUNCTIONS,
+    **{f"checked {name}": _whole(FUNCTIONS[f"try {name}"]) for name in _MAY_STOP},
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
     "negative": pc.negate,
     "abs": pc.abs,
-    **{f"try {name}": function for name, function in _FAILING.items()},
-    **{f"checked {name}": _whole(function) for name, function in _FAILING.items()},
-    **{name: FUNCTIONS[name] for name in ("=", "<=>", "<", "<=", ">", ">=", "in", "and", "or", "not", "case")},
-    **{
-        name: FUNCTIONS[name]
-        for name in ("isnull", "isnotnull", "isnan", "coalesce", "length", "trim", "lower", "upper")
-    },
-    **{name: FUNCTIONS[name] for name in ("contains", "startswith", "endswith", "like")},
-    **{name: FUNCTIONS[name] for name in ("ceil", "floor", "sqrt", "exp", "ln", "power")},
     "concat": _concat,
-    "text": _text,
-    "wider": _converted,
+    **dict.fromkeys(("text", "wider"), _converted),
     "time": _times,
     "day": _days,
     "seconds": _seconds,
@@ -214,6 +193,6 @@ COMPUTED: dict[str, Callable[..., Column]] = {
     "number text": functools.partial(number_texts, is_shortest=True),
     "number text before Java 19": functools.partial(number_texts, is_shortest=False),
 }
-"""Functions of arrays and scalars, by names of `state.expressions` where they are the same."""
-_TYPED = {_text, _converted, _times, _days, _seconds, _struct, _decimal, COMPUTED["checked decimal"]}
+"""Functions of arrays and scalars: `checked` ones fail where Spark stops."""
+_TYPED = {_converted, _times, _days, _seconds, _struct, COMPUTED["try decimal"], COMPUTED["checked decimal"]}
 """Functions that are given the type of their result, too."""

@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.pipeline.tasks.computed_columns import Computed, ComputedColumns
 from roster.spark.arrow_expressions import LeftToSparkError, Scope
-from roster.spark.column_expressions import members, type_of
+from roster.spark.column_expressions import Java, members, type_of
 from roster.spark.dataframes.operators import Kept, Results, between
-from roster.spark.dataframes.plan import WATERMARK, Java, Node, alias_of, conjuncts
+from roster.spark.dataframes.plan import WATERMARK, Node, alias_of, conjuncts
 
 _PASSED = ("SubqueryAlias", "View", WATERMARK, "Repartition", "RepartitionByExpression")
 

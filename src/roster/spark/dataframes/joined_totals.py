@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import class_of, members
+from roster.spark.column_expressions import Java, class_of, literal_of, members
 from roster.spark.dataframes.joins import in_order, join, kind_of, parts_of
 from roster.spark.dataframes.operators import (
     UNION_OF_TOTALS,
@@ -21,12 +21,11 @@ from roster.spark.dataframes.operators import (
     Rows,
     Totals,
     aggregate_below,
-    literal_of,
     replaced,
     unnamed,
     with_types,
 )
-from roster.spark.dataframes.plan import FIELD, Java, Node
+from roster.spark.dataframes.plan import FIELD, Node
 from roster.state.aggregate_functions import ALL_ROWS, IGNORING_NULLS, Aggregate, Kind
 from roster.state.windows import END, START, Window, WindowedAggregation
 

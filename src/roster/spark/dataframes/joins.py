@@ -8,16 +8,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import class_of, members
+from roster.spark.column_expressions import Java, class_of, literal_of, members, text_of
 from roster.spark.dataframes.operators import (
     Kept,
     Rows,
-    literal_of,
     results_of,
     used_above,
     watermark_of,
 )
-from roster.spark.dataframes.plan import FIELD, Java, Node, conjuncts, text_of
+from roster.spark.dataframes.plan import FIELD, Node, conjuncts
 from roster.spark.dataframes.windows import bounds_of, is_window, longest
 from roster.state.stream_join import IS_OTHER, OTHER, StreamJoin
 

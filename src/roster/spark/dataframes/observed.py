@@ -8,7 +8,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from roster.spark.dataframes.plan import OBSERVED, Java, Plan
+from roster.spark.column_expressions import Java
+from roster.spark.dataframes.plan import OBSERVED, Plan
 from roster.spark.jobs.query_events import Observed
 
 KEPT = 100

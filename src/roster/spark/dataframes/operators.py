@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
@@ -18,53 +17,34 @@ from pyspark.sql.types import DataType, StringType, StructType
 from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.spark.column_expressions import class_of, members, short, type_of
+from roster.spark.aggregate_columns import aggregate_of
+from roster.spark.column_expressions import Java, analyzed, class_of, literal_of, members, short, text_of, type_of
 from roster.spark.dataframes.plan import (
     FIELD,
     WATERMARK,
-    Java,
     Narrow,
     Node,
     Plan,
     PlanOver,
-    analyzed,
     is_broadcast,
     most_broadcast,
     narrow_ways,
     projected,
     refused_by_spark,
-    scala_object,
     shown,
     size_of,
-    text_of,
     without_counterpart,
 )
 from roster.spark.dataframes.windows import SESSION, bounds_of, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
-from roster.state.aggregate_functions import (
-    ALL_ROWS,
-    BY_ANOTHER,
-    FUNCTIONS,
-    IGNORING_NULLS,
-    PERCENTILES,
-    Aggregate,
-    Kind,
-)
-from roster.state.collected import sketch_size
+from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
 from roster.state.deduplicate import Deduplication
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 
 T = TypeVar("T")
-_OF_STRUCTS = {Kind.MIN: Kind.MIN_BY, Kind.MAX: Kind.MAX_BY}
-_OF_BOOLEANS = {
-    **dict.fromkeys(("bool_and", "every"), Kind.MIN),
-    **dict.fromkeys(("bool_or", "some", "any"), Kind.MAX),
-}
-_ALL = (1 << 31) - 1
-"""Values of a list or a set: all of them, as in Spark."""
 _OWN = (START, END, "session")
 """Columns that windows make."""
 _DELAY = "spark.watermarkDelayMs"
@@ -477,7 +457,7 @@ class Totals:
     def _add(self, name: str, call: Java, jvm: Java) -> None:
         while name.lower() in {other.lower() for other in (*self.functions, *self.group.rows.columns, *_OWN)}:
             name += "_"
-        self.functions[name] = _function(call, self.group.rows, jvm)
+        self.functions[name] = aggregate_of(call, self.group.rows.add, jvm)
         self.types[name] = type_of(call.dataType())
         self.calls.append((call, name))
 
@@ -515,91 +495,6 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
         text=f"aggregate {', '.join(totals.functions)}: {', '.join(group.text)}",
         delay=group.window.grace if is_final and group.window is not None else None,
     )
-
-
-def _function(call: Java, rows: Rows, jvm: Java) -> Aggregate:
-    """Return an aggregate, and add the columns that it needs. Raises PipelineError for others than Roster has."""
-    function, text = call.aggregateFunction(), text_of(call)
-    name = str(function.prettyName())
-    condition = call.filter().get() if call.filter().isDefined() else None
-    arguments = members(function.children())
-    kind, further = {**FUNCTIONS, **BY_ANOTHER, **PERCENTILES, **_OF_BOOLEANS}.get(name), tuple[object, ...]()
-    if name == "count_if":
-        kind, condition, arguments = Kind.COUNT, _both(condition, arguments[0], jvm), []
-    if kind is None:
-        problem = f"{text} needs a state that Roster has not"
-        raise PipelineError(problem, field=FIELD, fix="Use another function, or transformWithState()")
-    if kind in IGNORING_NULLS:
-        if function.ignoreNulls():
-            kind = IGNORING_NULLS[kind]
-        elif condition is not None:
-            raise PipelineError(f"{text} has a condition", field=FIELD, fix="Let it ignore nulls")
-        arguments = arguments[:1]
-    elif kind in _FURTHER:
-        further, arguments = _FURTHER[kind](function, arguments), arguments[:1]
-    elif kind is Kind.COUNT:
-        arguments, condition = _counted(arguments, condition, jvm)
-        if not arguments:
-            return Aggregate(kind, ALL_ROWS)
-    suffix = "" if condition is None else f" where {text_of(condition)}"
-    names = [text_of(argument) + suffix for argument in arguments]
-    aggregate = _of(kind, rows, [_where(condition, argument, jvm) for argument in arguments], names)
-    return replace(aggregate, arguments=further)
-
-
-def _counted(arguments: list[Java], condition: Java, jvm: Java) -> tuple[list[Java], Java]:
-    """Return what a count counts the values of, and where; nothing for all rows."""
-    if all(argument.foldable() and argument.eval(None) is not None for argument in arguments):
-        return ([] if condition is None else [literal_of(1, "IntegerType", jvm)]), condition
-    for argument in arguments[1:]:
-        condition = _both(condition, jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(argument), jvm)
-    return arguments[:1], condition
-
-
-def _shares(function: Java, arguments: Sequence[Java]) -> tuple[object, ...]:
-    """Return the percentages, a number or a tuple, and the accuracy of approx_percentile."""
-    shares, accuracy = (argument.eval(None) for argument in arguments[1:3])
-    is_one = isinstance(shares, int | float | Decimal)
-    return (float(shares) if is_one else tuple(shares.toDoubleArray())), int(accuracy)
-
-
-def _both(one: Java, other: Java, jvm: Java) -> Java:
-    return other if one is None else jvm.org.apache.spark.sql.catalyst.expressions.And(one, other)
-
-
-def _of(kind: Kind, rows: Rows, arguments: Sequence[Java], names: Sequence[str]) -> Aggregate:
-    columns = [rows.add(name, argument) for name, argument in zip(names, arguments, strict=True)]
-    if kind in _OF_STRUCTS and arguments[0].dataType().typeName() == "struct":
-        return Aggregate(_OF_STRUCTS[kind], columns[0], by=Aggregate(Kind.MIN, columns[0]))
-    if kind in (Kind.MIN_BY, Kind.MAX_BY):
-        return Aggregate(kind, columns[0], by=Aggregate(Kind.MIN, columns[1]))
-    aggregate = Aggregate(kind, columns[-1])
-    for column in reversed(columns[:-1]):
-        aggregate = Aggregate(kind, column, by=aggregate)
-    return aggregate
-
-
-def _where(condition: Java, value: Java, jvm: Java) -> Java:
-    """Return the value where the condition is true, else null."""
-    if condition is None:
-        return value
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    return expressions.If(condition, value, expressions.Literal.create(None, value.dataType()))
-
-
-_FURTHER: dict[Kind, Callable[[Java, Sequence[Java]], tuple[object, ...]]] = {
-    Kind.COLLECT_LIST: lambda *_: (_ALL,),
-    Kind.COLLECT_SET: lambda *_: (_ALL,),
-    Kind.APPROX_COUNT_DISTINCT: lambda function, _: (sketch_size(float(function.relativeSD())),),
-    Kind.APPROX_PERCENTILE: _shares,
-}
-"""What functions have besides a column."""
-
-
-def literal_of(value: Java, kind: str, jvm: Java) -> Java:
-    """Return a literal of a type of Catalyst's."""
-    literal: Java = jvm.org.apache.spark.sql.catalyst.expressions.Literal
-    return literal.create(value, scala_object(jvm.org.apache.spark.sql.types, kind))
 
 
 def _calls(expression: Java) -> Iterator[Java]:

@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.pipeline.errors import PipelineError, reason_of
-from roster.spark.column_expressions import class_of, members, short
+from roster.spark.column_expressions import Java, analyzed, class_of, members, scala_object, short, text_of
 from roster.spark.jobs.spark_jobs import check_session
 
-Java: TypeAlias = Any
-"""An object of the JVM, as py4j gives it."""
 FIELD = "write_stream"
 """The field of errors about a frame."""
 MARK = "roster.source"
@@ -212,14 +210,6 @@ def shown(node: Node) -> str:
     text = ", ".join(text_of(argument) for argument in members(getattr(node.java, given)())) if given else ""
     place = _place_of(node.java)
     return f"{method}({short(text)})" + (f" at {place}" if place else "")
-
-
-def text_of(expression: Java) -> str:
-    """Return the text of an expression, columns by their names alone."""
-    text = str(expression.sql())
-    for column in members(expression.references().toSeq()):
-        text = text.replace(column.sql(), column.name())
-    return text
 
 
 def _place_of(node: Java) -> str:
@@ -413,11 +403,6 @@ def alias_of(value: Java, name: str, jvm: Java, own: Java = None) -> Java:
     return expressions.Alias(value, name, number, nothing, jvm.scala.Option.apply(None), nothing)
 
 
-def scala_object(package: Java, name: str) -> Java:
-    """Return an object of Scala's."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
-
-
 def conjuncts(condition: Java) -> Iterator[Java]:
     """Yield the conditions that AND joins, in order: Spark asks each of the rows that are left."""
     if class_of(condition) == "And":
@@ -425,11 +410,6 @@ def conjuncts(condition: Java) -> Iterator[Java]:
             yield from conjuncts(side)
     else:
         yield condition
-
-
-def analyzed(df: Any) -> Java:
-    """Return the analyzed plan."""
-    return df._jdf.queryExecution().analyzed()
 
 
 def moves_rows(df: Any) -> list[str]:

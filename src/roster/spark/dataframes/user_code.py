@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import class_of, members, type_of
+from roster.spark.column_expressions import Java, class_of, members, type_of
 from roster.spark.dataframes.operators import Kept, Makers, Rows, watermark_of
-from roster.spark.dataframes.plan import FIELD, Java, Node, frame_of, projected
+from roster.spark.dataframes.plan import FIELD, Node, frame_of, projected
 from roster.spark.stateful_operators import Stateful
 
 _IN_PANDAS = (

@@ -9,8 +9,8 @@ from datetime import timedelta
 from py4j.java_gateway import get_field
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.column_expressions import class_of, members
-from roster.spark.dataframes.plan import FIELD, Java, Node, all_of
+from roster.spark.column_expressions import Java, class_of, members
+from roster.spark.dataframes.plan import FIELD, Node, all_of
 from roster.state.windows import SessionWindow, Window
 
 SESSION = "spark.sessionWindow"
