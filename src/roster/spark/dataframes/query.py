@@ -71,7 +71,7 @@ class StreamQuery:
         return str(query_id(self._group))
 
     @property
-    def runId(self) -> str:  # noqa: N802 - Spark's names, here and below
+    def runId(self) -> str:
         """Another for each start."""
         return str(self._pipeline.run_id)
 
@@ -81,7 +81,7 @@ class StreamQuery:
         return self._name
 
     @property
-    def isActive(self) -> bool:  # noqa: N802
+    def isActive(self) -> bool:
         """True until the query has ended."""
         return self._pipeline.is_active
 
@@ -94,12 +94,12 @@ class StreamQuery:
         return {"message": status, "isDataAvailable": is_behind, "isTriggerActive": is_working}
 
     @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+    def lastProgress(self) -> StreamingQueryProgress | None:
         """Progress of the last batch; None before the first."""
         return self._as_in_spark(self._recent[-1]) if self._recent else None
 
     @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+    def recentProgress(self) -> list[StreamingQueryProgress]:
         """Progress of the last 100 batches."""
         return [self._as_in_spark(progress) for progress in list(self._recent)]
 
@@ -121,7 +121,7 @@ class StreamQuery:
         ended.__cause__ = error
         return ended
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end, up to `timeout` seconds; raise `exception` if an error ended the query.
 
         With a timeout return whether it has ended. Meanwhile SIGINT and SIGTERM of a program finish the batch, commit,
@@ -131,7 +131,7 @@ class StreamQuery:
             has_ended = self._has_ended(timeout)
         return None if timeout is None else has_ended
 
-    def processAllAvailable(self) -> None:  # noqa: N802
+    def processAllAvailable(self) -> None:
         """Wait until the group has committed all records that its topics have now, and the rows that these lead to.
 
         Other applications of the group process their part. Returns early if the query is stopped, and raises

@@ -52,7 +52,7 @@ class StreamReader(WithOptions):
     def load(
         self,
         path: str | None = None,
-        format: str | None = None,  # noqa: A002 - Spark's signature
+        format: str | None = None,
         schema: StructType | str | None = None,
         **options: object,
     ) -> DataFrame:

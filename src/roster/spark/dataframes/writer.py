@@ -77,14 +77,14 @@ class StreamWriter(WithOptions):
         self._interval_ms: int | None = None
         self._is_available_now = False
 
-    def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names, here and below
+    def queryName(self, queryName: str) -> Self:
         """Set the query's name, which is the consumer group unless the source has `kafka.group.id`."""
         if not isinstance(queryName, str) or not queryName.strip():
             raise PipelineError(f"{queryName!r} is not a name", field="queryName")
         self._name = queryName
         return self
 
-    def outputMode(self, outputMode: str) -> Self:  # noqa: N802, N803
+    def outputMode(self, outputMode: str) -> Self:
         """Accept "append" and "update", which are the same without state. Raises PipelineError for "complete"."""
         mode = str(outputMode).lower()
         if mode == "complete":
@@ -101,11 +101,11 @@ class StreamWriter(WithOptions):
     def trigger(
         self,
         *,
-        processingTime: str | None = None,  # noqa: N803
+        processingTime: str | None = None,
         once: bool | None = None,
         continuous: str | None = None,
-        availableNow: bool | None = None,  # noqa: N803
-        realTime: str | None = None,  # noqa: N803
+        availableNow: bool | None = None,
+        realTime: str | None = None,
     ) -> Self:
         """Set the time between two batches, or end the query at the log ends (`once`, `availableNow`)."""
         kinds = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
@@ -121,7 +121,7 @@ class StreamWriter(WithOptions):
         self._interval_ms = None if processingTime is None else self._milliseconds(processingTime)
         return self
 
-    def partitionBy(self, *cols: str | list[str]) -> Self:  # noqa: N802
+    def partitionBy(self, *cols: str | list[str]) -> Self:
         """Set the columns whose values become folders."""
         self._partition_by = tuple(
             name for column in cols for name in ([column] if isinstance(column, str) else column)
@@ -139,7 +139,7 @@ class StreamWriter(WithOptions):
         self._format = source
         return self
 
-    def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> Self:  # noqa: N802
+    def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> Self:
         """Call `func(df, batch_id)` with each batch; at least once. The numbers grow, over restarts too."""
         if not callable(func):
             raise PipelineError(f"{func!r} is not callable", field="foreachBatch")
@@ -164,10 +164,10 @@ class StreamWriter(WithOptions):
     def start(
         self,
         path: str | None = None,
-        format: str | None = None,  # noqa: A002 - Spark's signature
-        outputMode: str | None = None,  # noqa: N803
-        partitionBy: str | list[str] | None = None,  # noqa: N803
-        queryName: str | None = None,  # noqa: N803
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
         **options: object,
     ) -> StreamQuery:
         """Join the group in a thread of its own, and return the query.
@@ -180,13 +180,13 @@ class StreamWriter(WithOptions):
         said = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
         return self.options(**options)._with(said)._started(None)
 
-    def toTable(  # noqa: N802
+    def toTable(
         self,
-        tableName: str,  # noqa: N803
-        format: str | None = None,  # noqa: A002
-        outputMode: str | None = None,  # noqa: N803
-        partitionBy: str | list[str] | None = None,  # noqa: N803
-        queryName: str | None = None,  # noqa: N803
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
         **options: object,
     ) -> StreamQuery:
         """Append to a table of Spark's catalog, at least once; else as `start`."""
