@@ -1,10 +1,16 @@
-"""Joins, chains of operators and code behind them in two applications, of which one is killed: each result once."""
+"""Joins, chains of operators and code behind them in several applications, of which one is killed: each result once.
+
+ROSTER_KILL_SEED chooses other programs, more applications, which of them is killed and amid which records.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import uuid
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +45,10 @@ PROGRAMS = {
     "apache": {"full joined": ORDERS, "semi joined": ORDERS, "joined totals": ORDERS, "code of hours": ORDERS},
 }
 """By the kind of broker programs, and their records."""
+OTHERS = [
+    *("counted once", "joined", "left joined", "right joined", "tumbling", "shifted", "sessions", "counted pairs"),
+    *("windows joined", "united windows", "united totals", "busiest", "two parts", "joined by windows", "earlier"),
+]
 ENDS: list[dict[str, Any]] = [
     *(test_stateful_queries.END | {"order": -1 - number} for number in range(4)),
     *(shapes.END for _ in range(4)),
@@ -49,12 +59,34 @@ ENDS: list[dict[str, Any]] = [
 def test_results_are_those_of_a_batch_though_one_of_two_applications_is_killed(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
+    seed = os.environ.get("ROSTER_KILL_SEED")
     with Topics(cluster.bootstrap) as topics:
-        kill_one(spark, topics, PROGRAMS[cluster.kind], tmp_path)
+        if seed is None:
+            kill_one(spark, topics, PROGRAMS[cluster.kind], tmp_path)
+        else:
+            chance = random.Random(seed)
+            named = {**PROGRAMS["roster"], **PROGRAMS["apache"], **dict.fromkeys(OTHERS, ORDERS)}
+            begin = chance.randint(10, 50)
+            cuts = begin, chance.randint(begin + 10, 110)
+            applications = chance.choice([2, 3])
+            drawn = {name: named[name] for name in chance.sample(list(named), 4)}
+            kill_one(spark, topics, drawn, tmp_path, cuts, applications, chance.randrange(applications))
 
 
-def kill_one(spark: SparkSession, topics: Topics, named: Mapping[str, Any], tmp_path: Path) -> None:
-    """Run programs in two applications, of which one is killed, and compare their results."""
+def kill_one(
+    spark: SparkSession,
+    topics: Topics,
+    named: Mapping[str, Any],
+    tmp_path: Path,
+    cuts: tuple[int, int] = (40, 90),
+    applications: int = 2,
+    killed: int = 0,
+) -> None:
+    """Run programs in several applications, of which one is killed, and compare their results.
+
+    cuts: the number of records before those amid which one is killed, and of these and those before.
+    """
+    begin, end = cuts
     group = f"kills-{uuid.uuid4().hex[:8]}"
     sources = {id(rows): topics.create(2, name="orders") for rows in (ORDERS, SHAPES)}
     outs = {name: topics.create(1, name="out") for name in named}
@@ -71,7 +103,9 @@ def kill_one(spark: SparkSession, topics: Topics, named: Mapping[str, Any], tmp_
 
     def is_shared() -> bool:
         found = [topics.admin.describe_group(each).members if topics.exists(each) else () for each in groups]
-        return all(len(members) == 2 and all(member.assignment for member in members) for members in found)
+        return all(
+            len(members) == applications and sum(bool(member.assignment) for member in members) > 1 for members in found
+        )
 
     def results(name: str) -> list[str]:
         values = [value.decode() for _, _, value in committed_records(topics, outs[name]) if value]
@@ -92,14 +126,15 @@ def kill_one(spark: SparkSession, topics: Topics, named: Mapping[str, Any], tmp_
         arguments = [topics.bootstrap, group, str(tmp_path / name), *programs]
         return Application(APPS / "dataframes.py", *arguments, log=tmp_path / f"{name}.log")
 
-    with application("first") as first, application("second"):
-        until(is_shared, START_SECONDS, "both applications have tasks of each group")
-        fill(slice(0, 40))
-        until(lambda: has_read(40), START_SECONDS, "the first records are committed")
-        fill(slice(40, 90))
-        first.hears("done")
-        first.signal(signal.SIGKILL)
-        fill(slice(90, None), ends=True)
+    with ExitStack() as stack:
+        started = [stack.enter_context(application(f"application-{number}")) for number in range(applications)]
+        until(is_shared, START_SECONDS, "all applications have tasks of each group")
+        fill(slice(0, begin))
+        until(lambda: has_read(begin), START_SECONDS, "the first records are committed")
+        fill(slice(begin, end))
+        started[killed].hears("done")
+        started[killed].signal(signal.SIGKILL)
+        fill(slice(end, None), ends=True)
         expected = {name: wanted(name) for name in named}
         assert all(expected.values())
         until(
