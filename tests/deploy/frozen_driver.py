@@ -42,8 +42,8 @@ _TABLE = (
     Step("its positions are checked", "roster.sinks.positions:PositionedSink._fence", is_behind=True),
 )
 _GROUP = (
-    Step("the sink has committed, the group has not", "roster.pipeline.driver.commits:Commits.offsets"),
-    Step("both have", "roster.pipeline.driver.commits:Commits.offsets", is_behind=True),
+    Step("the sink has committed, the group has not", "roster.pipeline.driver.commits:Commits.commit_offsets"),
+    Step("both have", "roster.pipeline.driver.commits:Commits.commit_offsets", is_behind=True),
 )
 _LOG = "roster.sinks.commit_log:CommitLog"
 _WRITE = "deltalake:DeltaTable.create_write_transaction"
@@ -115,11 +115,16 @@ def stand_still(file: Path) -> None:
         os.killpg(0, signal.SIGSTOP)
 
 
-def freeze_at(step: Step, file: Path) -> None:
-    """Have the program stand still at that step, with what it has started in its process group."""
+def owner_of(step: Step) -> tuple[Any, str]:
+    """Return the module or class that has a step's function, and the function's name."""
     module, _, path = step.at.partition(":")
     *names, name = path.split(".")
-    owner: Any = functools.reduce(getattr, names, importlib.import_module(module))
+    return functools.reduce(getattr, names, importlib.import_module(module)), name
+
+
+def freeze_at(step: Step, file: Path) -> None:
+    """Have the program stand still at that step, with what it has started in its process group."""
+    owner, name = owner_of(step)
     original = getattr(owner, name)
 
     def watched(*arguments: Any, **more: Any) -> Any:

@@ -22,7 +22,7 @@ import pytest
 
 from roster.testing.broker import running_broker
 from tests.deploy.bare_driver import NUMBERS, REPLACED, RESULTS, catalog, drive
-from tests.deploy.frozen_driver import STEPS
+from tests.deploy.frozen_driver import STEPS, owner_of
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.databases import Postgres, asking, running
 from tests.spark.spark_topics import Topics, committed_records
@@ -115,6 +115,11 @@ class Written:
         elif load_catalog("default", **catalog(self._place)).table_exists("fence.numbers"):
             found = load_catalog("default", **catalog(self._place)).load_table("fence.numbers").scan().to_arrow()
         yield from found["number"].to_pylist() if found is not None else ()
+
+
+def test_each_step_is_at_a_function_that_there_is() -> None:
+    missing = [step.at for steps in STEPS.values() for step in steps if not hasattr(*owner_of(step))]
+    assert not missing
 
 
 @pytest.mark.parametrize("kind", SINKS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -302,11 +301,10 @@ def check_extra(field: str) -> None:
 
 def with_types(stateful: Stateful, columns: StructType) -> Operator:
     """Return the operator for rows with these columns. Raises PipelineError for aggregates that do not fit."""
-    operator: Any = stateful.operator
-    typed: Operator = operator
-    if stateful.named:
-        typed = replace(operator, aggregates=aggregates_over(stateful.named, columns))
-    return typed
+    operator = stateful.operator
+    if not isinstance(operator, Aggregation | WindowedAggregation | SessionAggregation) or not stateful.named:
+        return operator
+    return replace(operator, aggregates=aggregates_over(stateful.named, columns))
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

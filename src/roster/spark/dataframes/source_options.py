@@ -134,8 +134,8 @@ def source_of(options: Mapping[str, str]) -> Source:
     for keyword, name, example in _NEEDED:
         if not keywords.get(keyword):
             raise PipelineError("it is not given", field=name, fix=f'For example .option("{name}", "{example}")')
-    said = next((text for name, text in options.items() if name.lower() == KEYED_BY), "")
-    keyed_by = tuple(name.strip() for name in said.split(",") if name.strip())
+    names = next((text for name, text in options.items() if name.lower() == KEYED_BY), "")
+    keyed_by = tuple(name.strip() for name in names.split(",") if name.strip())
     bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
     return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options), keyed_by)
 
