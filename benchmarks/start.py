@@ -29,6 +29,7 @@ from pathlib import Path
 
 BEGAN = time.monotonic()
 PARTITIONS, RECORDS = 4, 400
+FIRST_RESULT_S = 60
 SESSION = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
 
 
@@ -107,10 +108,14 @@ def queries(bootstrap: str, topic: str, state: str) -> None:
         totals = records.select(parsed.alias("row")).select("row.*").groupBy("k").agg(F.sum("v").alias("total"))
         values = totals.select(F.col("k").alias("key"), F.to_json(F.struct("*")).alias("value"))
         marks.say(f"{name} query's frame")
-        writer = write_stream(values).queryName(f"{topic}-{name}").outputMode("update")
+        # The pipelines have read these records in groups of their own.
+        writer = write_stream(values).queryName(f"{topic}-{name}-query").outputMode("update")
         query = writer.format("kafka").option("topic", f"{topic}-totals").start()
         marks.say(f"{name} query's start()")
+        deadline = time.monotonic() + FIRST_RESULT_S
         while not query.recentProgress:
+            if time.monotonic() > deadline or not query.isActive:
+                raise RuntimeError(f"no result of the {name} query: {query.exception()}")
             time.sleep(0.002)
         marks.say(f"{name} query's first result")
         query.stop()
