@@ -38,6 +38,7 @@ from tests.broker.rawclient import RawClient
 from tests.broker.test_protocol import produce_request
 from tests.broker.test_restart import create
 from tests.librdkafka import idempotent_producer
+from tests.listed_transactions import states_of_transactions
 from tests.metrics.test_exporter import Series, series
 from tests.waiting import until
 
@@ -118,7 +119,7 @@ def test_logs_groups_and_transactions_are_those_that_clients_see(running: Broker
         text = text_of(running)
         places = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
         ends, begins = admin.end_offsets(places), admin.beginning_offsets(places)
-        listed = Counter(each.state for each in admin.list_transactions())
+        listed = Counter(states_of_transactions(admin))
     assert ends[places[1]] == 6, "three records and three markers"
     for name, offsets in (("end", ends), ("start", begins)):
         found = series(text, f"roster_broker_log_{name}_offset")

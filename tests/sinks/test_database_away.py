@@ -12,6 +12,7 @@ import pytest
 from roster.sinks import kafka
 from roster.spark import Pipeline, PostgresSink, State
 from tests.librdkafka import idempotent_producer
+from tests.listed_transactions import states_of_transactions
 from tests.real.realparts.databases import Postgres, asking
 from tests.waiting import until
 
@@ -38,7 +39,7 @@ def test_results_equal_a_plain_computation_when_the_database_outlives_the_transa
     commit, commits, aborted = PostgresSink.commit, [0], list[str]()
 
     def states() -> list[str]:
-        return [each.state for each in topics.admin.list_transactions() if each.transactional_id.startswith("away-")]
+        return states_of_transactions(topics.admin, "away-")
 
     def back() -> None:
         until(lambda: "Ongoing" not in states(), 120, "the broker aborts the transaction")

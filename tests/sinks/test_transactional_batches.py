@@ -20,6 +20,7 @@ from roster.sinks.tasks import shuffle
 from roster.sinks.tasks.shuffle import WriteBatches
 from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.testing.broker import running_broker
+from tests.listed_transactions import states_of_transactions
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
     assert both.committed(group) == both.ends(topic)
     assert len(phases) >= 3
     assert all(set(each) == {"plan", "work", "transaction"} for each in phases)
-    states = {each.state for each in both.admin.list_transactions() if each.transactional_id.startswith(group)}
-    assert states <= {"CompleteCommit", "CompleteAbort", "Empty"}
+    assert set(states_of_transactions(both.admin, group)) <= {"CompleteCommit", "CompleteAbort", "Empty"}
 
 
 @pytest.mark.gate

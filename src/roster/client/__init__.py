@@ -46,7 +46,6 @@ from roster.client.types import (
     Ownership,
     PartitionDescription,
     TopicDescription,
-    TransactionListing,
 )
 from roster.member.options import DEFAULT_ASSIGNORS
 from roster.member.task_assignor import HeldTasks
@@ -104,7 +103,6 @@ __all__ = [
     "TopicExistsError",
     "TotalLag",
     "TransactionAbortedError",
-    "TransactionListing",
     "TransactionalProducer",
     "UnknownGroupError",
     "UnknownTopicError",

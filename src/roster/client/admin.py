@@ -11,12 +11,11 @@ from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread, blocking
 from roster.client.offsets import LogOffsets, delete_records
 from roster.client.topic_admin import TopicAdmin
-from roster.client.transaction_admin import TransactionAdmin
 from roster.model import TopicPartition
 from roster.security import Security
 
 
-class Admin(TopicAdmin, LogOffsets, GroupAdmin, TransactionAdmin):
+class Admin(TopicAdmin, LogOffsets, GroupAdmin):
     """Administration of any Kafka-compatible cluster; thread-safe and blocking, usable as a context manager.
 
     Connects with the first call. Every call can raise UnreachableError (no broker answered), RequestTimeoutError,

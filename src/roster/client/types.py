@@ -111,13 +111,3 @@ class GroupDescription:
     coordinator: str
     group_type: str = CLASSIC
     epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
-    """A transactional id as ListTransactions has it; `broker` is the id of its coordinator's broker."""
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    broker: int
