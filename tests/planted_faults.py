@@ -164,8 +164,8 @@ FAULTS = (
     Fault(
         "the beginning of a token is as good as the token",
         "http/access.py",
-        'return hmac.compare_digest(given.encode(errors="replace"), self._access.token.encode())',
-        "return self._access.token.startswith(given)",
+        'return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())',
+        "return self.token.startswith(given)",
         "http console page/test_watch.py",
     ),
     Fault(

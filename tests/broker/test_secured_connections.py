@@ -307,6 +307,27 @@ def test_an_encrypted_key_needs_its_password(tls: Secured, tmp_path: Path) -> No
                 pass
 
 
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        (b"\x30\x82", "--ssl-keystore-location: .* is binary .*openssl pkcs12"),
+        (b"\xfe\xed\xfe\xed", "--ssl-keystore-location: .* is a Java keystore .*keytool -importkeystore"),
+        (b"no PEM", "--ssl-keystore-location: it contains no private key"),
+        (None, "--ssl-keystore-location: .* cannot be read .No such file"),
+    ],
+)
+def test_a_key_store_that_cannot_be_used_is_named_with_the_fix(
+    tmp_path: Path, store: bytes | None, problem: str
+) -> None:
+    keystore = tmp_path / "keystore"
+    if store is not None:
+        keystore.write_bytes(store)
+    security = BrokerSecurity(protocol="SSL", ssl_keystore_location=keystore)
+    started = running_broker(tmp_path / "data", security=security)
+    with pytest.raises(BrokerStartError, match=problem), started:
+        pass
+
+
 def test_limits_of_nothing_are_refused_by_name() -> None:
     with pytest.raises(BrokerStartError, match="max_connections: 0 is not a whole number from 1 to"):
         BrokerConfig(data_dir=Path(), max_connections=0)

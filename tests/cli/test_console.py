@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 def test_it_shows_the_groups_that_match_to_whoever_has_the_token(roster_broker: Cluster, tmp_path: Path) -> None:
     with serving("console", "groups at ", roster_broker, tmp_path) as served:
-        with urllib.request.urlopen(served.place, timeout=60) as response:
-            assert b'src="/page/page.js"' in response.read()
+        assert b'src="/page/page.js"' in served.get()
 
         def groups() -> dict[str, Any]:
             found: dict[str, Any] = json.loads(served.get("page/groups"))["groups"]

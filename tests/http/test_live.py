@@ -1,4 +1,4 @@
-"""What a browser needs of the server: a cookie in place of the token, and events for as long as it listens."""
+"""What a browser needs of the server: events for as long as it listens, and nothing of others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.http import server as server_module
-from roster.http.access import LIFETIME, Login, parse_access
+from roster.http.access import parse_access
 from roster.http.pages import Feed, Stream, error_answer
 from roster.http.server import HttpServer
 from roster.model import Address
-from tests.http.test_server import OPEN, PAGES, TOKEN, Access, ask, certificates  # noqa: F401 - a fixture
+from tests.http.test_server import OPEN, PAGES, TOKEN, Access, ask
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.http.test_server import Certificates
 
 
 class Counter:
@@ -136,49 +134,12 @@ def test_streams_take_no_places_of_requests_and_have_a_limit_of_their_own(monkey
             assert next(events)[0] == "state"
 
 
-def login(server: HttpServer, token: str) -> tuple[int, str | None]:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
-        connection.request("POST", "/login", body=token.encode())
-        response = connection.getresponse()
-        return response.status, response.headers["Set-Cookie"]
-
-
-def test_the_token_is_exchanged_for_a_cookie_that_opens_pages_and_streams() -> None:
-    with serving(Counter(), parse_access({"token": TOKEN})) as server:
-        assert ask(server, "/live")[0] == 401
-        for wrong in ("", f"{TOKEN}x", "é", "x" * 100_000):
-            assert login(server, wrong) == (401, None)
-        status, cookie = login(server, TOKEN)
-        assert status == 204
-        assert cookie is not None
-        value, *flags = cookie.split("; ")
-        assert {"HttpOnly", "SameSite=Strict", "Path=/"} < set(flags)
-        assert TOKEN not in cookie
-        assert ask(server, "/data/a", Cookie=f"other=1; {value}")[0] == 200
-        with listening(server, Cookie=value) as events:
-            assert next(events) == ("state", {"value": 0})
-        name, _, proof = value.partition("=")
-        for wrong in (f"{name}={proof[:-1]}x", f"{name}=9{proof}", f"{name}=.", f"{name}=é", "roster-1=" + proof):
-            assert ask(server, "/data/a", Cookie=wrong)[0] == 401, wrong
-
-
-def test_without_a_token_there_is_no_login() -> None:
-    with serving(Counter()) as server:
-        assert ask(server, "/login", method="POST")[0] == 404
-
-
-def test_a_cookie_is_good_for_its_time_on_its_port_and_with_tls_for_tls_only(certificates: Certificates) -> None:  # noqa: F811
-    now = [1_000.0]
+def test_a_stream_needs_the_token() -> None:
     access = parse_access({"token": TOKEN})
-    login = Login(access, 8080, lambda: now[0])
-    name, _, value = login.set_cookie().partition(";")[0].partition("=")
-    assert login.is_known({name: value})
-    assert not Login(access, 8081, lambda: now[0]).is_known({"roster-8081": value})
-    assert not Login(parse_access({"token": TOKEN[::-1]}), 8080, lambda: now[0]).is_known({name: value})
-    now[0] += LIFETIME
-    assert not login.is_known({name: value})
-    assert "Secure" not in login.set_cookie()
-    assert "; Secure" in Login(certificates.access("server", token=TOKEN), 8080).set_cookie()
+    with serving(Counter(), access) as server:
+        assert ask(server, "/live")[0] == 401
+        with listening(server, **access.headers) as events:
+            assert next(events) == ("state", {"value": 0})
 
 
 def test_a_browser_may_ask_no_other_host_and_run_nothing_but_files_of_this_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -198,7 +199,7 @@ def is_ended(held: socket.socket) -> bool:
     return True
 
 
-BODY = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx"
+BODY = b"POST /probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx"
 
 
 @pytest.mark.parametrize(
@@ -247,9 +248,8 @@ def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_end_the_connec
 
     pages = (Page("/long", long, needs_token=False), *PAGES)
     with serving(parse_access({"token": TOKEN}), pages) as server, contextlib.ExitStack() as opened:
-        monkeypatch.setattr(server_module, "_BODY", 0.1)
-        assert is_ended(connected(opened, server, BODY))
         monkeypatch.setattr(server_module, "_IDLE", 0.1)
+        assert is_ended(connected(opened, server, BODY))
         deaf = connected(opened, server, REQUEST.replace(b"probe", b"long"))
         assert asked.wait(60)
         until(lambda: not server._server.server_state.connections)
@@ -293,6 +293,20 @@ def test_a_client_that_leaves_or_speaks_nonsense_writes_nothing_to_the_log(caplo
         ask(server, "/probe")
         until(lambda: not server._server.server_state.tasks)
     assert not caplog.records
+
+
+def test_browsers_ask_for_the_token_and_send_it_as_the_password_of_any_user() -> None:
+    def basic(given: str) -> str:
+        return f"Basic {base64.b64encode(given.encode()).decode()}"
+
+    with serving(parse_access({"token": TOKEN})) as server:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+            connection.request("GET", "/data/a")
+            assert connection.getresponse().headers["WWW-Authenticate"].startswith("Basic realm=")
+        for user in ("", "rita", "ä"):
+            assert ask(server, "/data/a", Authorization=basic(f"{user}:{TOKEN}"))[0] == 200
+        for wrong in (basic(f"{TOKEN}:"), basic(f":{TOKEN}x"), basic(TOKEN), "Basic :", "Basic é", "Basic"):
+            assert ask(server, "/data/a", Authorization=wrong)[0] == 401, wrong
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])

@@ -187,20 +187,15 @@ def test_an_empty_cluster_says_so(eyes_on: Callable[..., Eyes]) -> None:
     eyes_on(FakeGroups()).go().sees("td.empty", lambda texts: any("no consumer groups yet" in each for each in texts))
 
 
-def test_the_token_is_asked_for_once(eyes_on: Callable[..., Eyes]) -> None:
-    eyes = eyes_on(shops(), access=parse_access({"token": TOKEN})).go("#group=shops")
-    eyes.sees("form h1", bool)
-    from selenium.webdriver.common.keys import Keys
-
-    eyes.keys("wrong", Keys.ENTER)
-    eyes.sees("form [role=alert]", lambda texts: texts == ["That is not the token."])
-    eyes.run("document.querySelector('input').value = ''; document.querySelector('input').focus()")
-    eyes.keys(TOKEN, Keys.ENTER)
-    eyes.sees("h1", lambda texts: texts == ["shops"])
-    assert eyes.run("return document.cookie") == ""
-    eyes.go()
-    eyes.sees("td.name a", lambda texts: texts == ["shops"])
-    eyes.browser.delete_all_cookies()
+def test_a_browser_that_was_told_the_token_shows_the_page_and_hears_of_changes(eyes_on: Callable[..., Eyes]) -> None:
+    groups = shops()
+    eyes = eyes_on(groups, access=parse_access({"token": TOKEN})).go()
+    assert eyes.all("h1, .tiles") == []
+    eyes.browser.get(eyes.address.replace("//", f"//rita:{TOKEN}@"))  # what a user types when the browser asks
+    eyes.go("#group=shops").sees("h1", lambda texts: texts == ["shops"])
+    eyes.go().sees("td.name a", lambda texts: texts == ["shops"])
+    groups.put("new", {}, {FIRST: 1})
+    eyes.sees("td.name a", lambda texts: set(texts) == {"shops", "new"})
 
 
 def test_dark_and_light_by_the_system_or_by_choice(eyes_on: Callable[..., Eyes]) -> None:

@@ -1,10 +1,9 @@
-"""Who may use an HTTP server: TLS, client certificates, a token, and cookies for browsers."""
+"""Who may use an HTTP server: TLS, client certificates, a token."""
 
-import hashlib
+import base64
 import hmac
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roster.model.options import Option, by_name
@@ -52,9 +51,26 @@ class Access:
         """Headers of a request to a server with the same settings."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
+    def admits(self, authorization: str) -> bool:
+        """Return True if the header `Authorization` has the token; takes as long for any other text.
+
+        Programs send it as a bearer token, browsers as the password of any user: they ask for one and keep it.
+        """
+        scheme, _, given = authorization.partition(" ")
+        given = given.strip(" ")
+        if scheme.lower() == "basic":
+            try:
+                given = base64.b64decode(given).decode(errors="replace").partition(":")[2]
+            except ValueError:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
     def server_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a server, None without TLS. Raises SettingError for unusable keys."""
-        return server_tls_context(self.security, client_auth=self.client_auth) if self.security.uses_tls else None
+        asked = ssl.CERT_REQUIRED if self.client_auth else ssl.CERT_NONE
+        return server_tls_context(self.security, asked) if self.security.uses_tls else None
 
     def client_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a client, None without TLS. Raises SettingError for unusable keys."""
@@ -99,42 +115,3 @@ def _check_token(token: object) -> None:
         raise SettingError("token", "is not plain ASCII text", "use letters and digits")
     if len(token) < _LEAST_TOKEN:
         raise SettingError("token", "is short", f"use {_LEAST_TOKEN} characters or more, best at random")
-
-
-LIFETIME = 12 * 3600
-"""Seconds until a browser asks for the token again."""
-
-
-class Login:
-    """Makes and checks cookies of a server: browsers cannot send the token with each request.
-
-    A cookie proves that its browser had the token, and is good for 12 hours.
-
-    Browsers share cookies between the ports of a host, so that the name has the port.
-    """
-
-    def __init__(self, access: Access, port: int, now: Callable[[], float] = time.time) -> None:
-        self._access, self._name, self._now = access, f"roster-{port}", now
-
-    def is_token(self, given: str) -> bool:
-        """Return True for the token; takes as long for any other text."""
-        return hmac.compare_digest(given.encode(errors="replace"), self._access.token.encode())
-
-    def set_cookie(self) -> str:
-        """Return the header that gives a browser its cookie: no script sees it, no other site's page sends it."""
-        until = str(int(self._now()) + LIFETIME)
-        secure = "; Secure" if self._access.security.uses_tls else ""
-        return (
-            f"{self._name}={until}.{self._proof(until)}; Max-Age={LIFETIME}; Path=/; HttpOnly; SameSite=Strict{secure}"
-        )
-
-    def is_known(self, cookies: dict[str, str]) -> bool:
-        """Return True if a request's cookies have one of this server that is still good."""
-        until, _, proof = cookies.get(self._name, "").partition(".")
-        if not hmac.compare_digest(proof.encode(errors="replace"), self._proof(until).encode()):
-            return False
-        return self._now() < int(until)
-
-    def _proof(self, until: str) -> str:
-        text = f"{self._name} {until}".encode(errors="replace")
-        return hmac.new(self._access.token.encode(), text, hashlib.sha256).hexdigest()

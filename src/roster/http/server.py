@@ -19,14 +19,14 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roster._errors import RosterError
-from roster.http.access import OPEN, Access, Login
+from roster.http.access import OPEN, Access
 from roster.http.pages import Answer, Feed, Page, Stream, error_answer
 from roster.model import Address
 
@@ -37,14 +37,12 @@ _MOST_CONNECTIONS = 256
 room, so that silent clients keep no probe out."""
 _MOST_STREAMS = 200
 _MOST_REQUESTS = 200
-"""Requests under way, those for probes and the page's files left out."""
+"""Requests under way, those for probes left out."""
 _BACKLOG = 1_024
 _LARGEST_HEAD = 1 << 18
 """Bytes of a request line with its headers."""
 _IDLE = 30.0
 """Seconds until a request's head must have arrived, and for which a client may read nothing of its answer."""
-_BODY = 10.0
-"""Seconds until a request's body must have arrived."""
 _HANDSHAKE = 10.0
 """Seconds for a TLS handshake."""
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -52,8 +50,6 @@ _GRACE = 1
 """Seconds that requests under way may take when the server ends."""
 _BEAT = 15.0
 """Seconds without a change until a listener is told that the server is still there."""
-_LARGEST_TOKEN = 4096
-_LOGIN = "/login"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -62,6 +58,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """Headers of every answer: a browser asks only this server, runs only its files, and shows no page in another frame."""
+_ASK = 'Basic realm="the token is the password", charset="UTF-8"'
+"""Has a browser ask its user for the token."""
 
 
 class HttpServerError(RosterError):
@@ -69,7 +67,7 @@ class HttpServerError(RosterError):
 
 
 class HttpServer:
-    """Answers GET requests until closed; with a token also the POST that exchanges it for a cookie.
+    """Answers GET requests until closed.
 
     Raises HttpServerError if the address cannot be used.
 
@@ -89,7 +87,7 @@ class HttpServer:
         """The listening port."""
         own = frozenset(name.lower() for name in (address.host, socket.gethostname(), *names))
         config = uvicorn.Config(
-            _application(pages, streams, self._end, own, Login(access, self.port) if access.token else None),
+            _application(pages, streams, self._end, own, access),
             loop="asyncio",
             http=_Protocol,
             ws="none",
@@ -182,7 +180,7 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """A connection that ends if its client is too slow with a request's head or body, or with reading the answer."""
+    """A connection that ends if its client is too slow with a request's head, or with reading the answer."""
 
     def __init__(self, server: _Server) -> None:
         super().__init__(server.config, server.server_state, {"connection": self})
@@ -192,7 +190,7 @@ class _Protocol(H11Protocol):
     @property
     def is_waiting(self) -> bool:
         """True unless a whole request is being answered."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        return self.cycle is None or self.cycle.response_complete
 
     def end(self) -> None:
         """Make room for another connection."""
@@ -214,13 +212,6 @@ class _Protocol(H11Protocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
-
-    def handle_events(self) -> None:
-        """Read requests; the body of one must come in time."""
-        before = self.cycle
-        super().handle_events()
-        if self.cycle is not before and self.cycle.more_body:
-            self.loop.call_later(_BODY, self._end_without_body, self.cycle)
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
@@ -257,21 +248,15 @@ class _Protocol(H11Protocol):
         if self.is_waiting:
             self.transport.abort()
 
-    def _end_without_body(self, cycle: object) -> None:
-        if cycle is self.cycle and cycle.more_body:
-            self.transport.abort()
-
 
 def _application(
-    pages: Sequence[Page], streams: Sequence[Stream], end: "_End", own: Collection[str], login: Login | None
+    pages: Sequence[Page], streams: Sequence[Stream], end: "_End", own: Collection[str], access: Access
 ) -> Starlette:
-    free = frozenset(page.path for page in pages if not page.needs_token) | {_LOGIN}
-    guard = Middleware(_Guard, own=own, login=login, free=free)
+    free = frozenset(page.path for page in pages if not page.needs_token)
+    guard = Middleware(_Guard, own=own, access=access, free=free)
     room = CapacityLimiter(_MOST_REQUESTS)
     routes = [Route(page.path, _endpoint(page, room if page.needs_token else None), methods=["GET"]) for page in pages]
     routes += [Route(stream.path, _stream_endpoint(stream, end), methods=["GET"]) for stream in streams]
-    if login is not None:
-        routes.append(Route(_LOGIN, _login_endpoint(login), methods=["POST"]))
     return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_page})
 
 
@@ -335,21 +320,6 @@ def _stream_endpoint(stream: Stream, end: "_End") -> Callable[[Request], Awaitab
     return endpoint
 
 
-def _login_endpoint(login: Login) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        sent = b""
-        with contextlib.suppress(ClientDisconnect):
-            async for part in request.stream():
-                sent += part
-                if len(sent) > _LARGEST_TOKEN:
-                    break
-        if login.is_token(sent.decode(errors="replace")):
-            return Response(status_code=HTTPStatus.NO_CONTENT, headers={**_HEADERS, "Set-Cookie": login.set_cookie()})
-        return _response(error_answer(HTTPStatus.UNAUTHORIZED, "token", "it is not the token"))
-
-    return endpoint
-
-
 async def _no_page(request: Request, error: Exception) -> Response:
     status = HTTPStatus(getattr(error, "status_code", HTTPStatus.NOT_FOUND))
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -386,29 +356,26 @@ class _End:
 
 
 class _Guard:
-    """Refuses requests for other hosts, and without the token or a cookie for it."""
+    """Refuses requests for other hosts, and without the token."""
 
-    def __init__(self, app: ASGIApp, own: Collection[str], login: Login | None, free: Collection[str]) -> None:
-        self._app, self._own, self._login, self._free = app, own, login, free
+    def __init__(self, app: ASGIApp, own: Collection[str], access: Access, free: Collection[str]) -> None:
+        self._app, self._own, self._access, self._free = app, own, access, free
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the page answer."""
-        refused = self._refused(Request(scope).cookies, Headers(scope=scope), scope["path"])
+        refused = self._refused(Headers(scope=scope), scope["path"])
         await (self._app if refused is None else refused)(scope, receive, send)
 
-    def _refused(self, cookies: dict[str, str], headers: Headers, path: str) -> Response | None:
+    def _refused(self, headers: Headers, path: str) -> Response | None:
         host = headers.get("host")
         if not is_own_name(host, self._own):
             names = ", ".join(sorted(self._own))
             problem, fix = f"{host!r} is not the name of this server", f"Ask for {names}, localhost or an IP address"
             return _response(error_answer(HTTPStatus.MISDIRECTED_REQUEST, "Host", problem, fix))
-        if path in self._free or self._login is None:
-            return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if (scheme.lower() == "bearer" and self._login.is_token(given.strip(" "))) or self._login.is_known(cookies):
+        if path in self._free or not self._access.token or self._access.admits(headers.get("authorization", "")):
             return None
         answer = error_answer(HTTPStatus.UNAUTHORIZED, "Authorization", "it is not the token", "Send Bearer TOKEN")
-        return _response(answer, {"WWW-Authenticate": "Bearer"})
+        return _response(answer, {"WWW-Authenticate": _ASK})
 
 
 def is_own_name(host: str | None, own: Collection[str]) -> bool:

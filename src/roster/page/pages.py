@@ -24,8 +24,8 @@ A = TypeVar("A")
 
 
 def page_answers(watch: GroupsWatch) -> tuple[list[Page], list[Stream]]:
-    """Return what answers for the page. The files reveal nothing, so that a browser can ask for the token with them."""
-    files = [Page(path, partial(_file, *arguments), needs_token=False) for path, arguments in _FILES.items()]
+    """Return what answers for the page."""
+    files = [Page(path, partial(_file, *arguments)) for path, arguments in _FILES.items()]
 
     def groups(_: str) -> Answer:
         return _json(watch.groups)

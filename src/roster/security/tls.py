@@ -40,17 +40,17 @@ def tls_context(security: Security) -> ssl.SSLContext:
     return context
 
 
-def server_tls_context(security: Security, *, client_auth: bool) -> ssl.SSLContext:
+def server_tls_context(security: Security, client_auth: ssl.VerifyMode) -> ssl.SSLContext:
     """Return the context of a server with these settings, TLS 1.2 or newer.
 
-    client_auth: whether clients must show a certificate of `security.ca`. Raises SettingError as `tls_context` does.
+    client_auth: whether clients show a certificate of `security.ca`. Raises SettingError as `tls_context` does.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_certificate(context, security)
     if client_auth:
         _load_authorities(context, security)
-        context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = client_auth
     return context
 
 

@@ -5,13 +5,22 @@ from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.config import BrokerSecurity
-from roster.security.tls import reason_of
+from roster.security import SettingError, parse_security
+from roster.security.tls import reason_of, server_tls_context
 
 ALERT_UNEXPECTED_MESSAGE = b"\x15\x03\x01\x00\x02\x02\x0a"
 """The TLS alert for a client that does not speak TLS: Kafka's clients know by it what is wrong."""
 HANDSHAKE = 0x16
 """First byte of a TLS connection."""
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_OPTIONS = {
+    "ssl.key.location": "--ssl-keystore-location",
+    "ssl.keystore.location": "--ssl-keystore-location",
+    "ssl.key.password": "--ssl-key-password-file",
+    "ssl.ca.location": "--ssl-truststore-location",
+    "ssl.truststore.location": "--ssl-truststore-location",
+}
+"""Options of the broker by the settings of a connection that they stand for."""
 
 
 def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
@@ -20,48 +29,26 @@ def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
     Raises:
         BrokerStartError: a file cannot be used; the message names the option.
     """
-    if not security.uses_tls or security.ssl_keystore_location is None:
+    keystore, truststore = security.ssl_keystore_location, security.ssl_truststore_location
+    if not security.uses_tls or keystore is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_key(context, security.ssl_keystore_location, security.ssl_key_password_file)
-    if security.ssl_truststore_location is not None:
-        path = _readable("--ssl-truststore-location", security.ssl_truststore_location)
-        try:
-            context.load_verify_locations(path)
-        except ssl.SSLError as error:
-            raise BrokerStartError(
-                f"--ssl-truststore-location: {path} is not a PEM file of certificates ({reason_of(error)})"
-            ) from None
-    context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
-    return context
-
-
-def _load_key(context: ssl.SSLContext, keystore: Path, password_file: Path | None) -> None:
-    path = _readable("--ssl-keystore-location", keystore)
-    password = ""
-    if password_file is not None:
-        password = _readable("--ssl-key-password-file", password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    given = {"security.protocol": "SSL", "ssl.keystore.location": str(keystore)}
+    if truststore is not None:
+        given["ssl.truststore.location"] = str(truststore)
+    if security.ssl_key_password_file is not None:
+        given["ssl.key.password"] = _password(security.ssl_key_password_file)
     try:
-        context.load_cert_chain(path, password=lambda: password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            problem = "its private key is not the one of its certificate"
-        elif error.reason is not None and "PEM" in error.reason:
-            problem = "it must hold a private key and a certificate chain in PEM"
-        else:
-            problem = f"its key cannot be read ({reason_of(error)}); is --ssl-key-password-file right?"
-        raise BrokerStartError(f"--ssl-keystore-location: {path}: {problem}") from None
-    except ValueError as error:  # a password of more than 1023 bytes
-        raise BrokerStartError(f"--ssl-key-password-file: {error}") from None
+        return server_tls_context(parse_security(given), _CLIENT_AUTH[security.ssl_client_auth])
+    except SettingError as error:
+        raise BrokerStartError(f"{_OPTIONS[error.key]}: {error.problem}; {error.fix}") from None
 
 
-def _readable(option: str, path: Path) -> Path:
+def _password(path: Path) -> str:
     try:
-        with path.open("rb"):
-            return path
-    except OSError as error:
-        raise BrokerStartError(f"{option}: {path} cannot be read ({error.strerror})") from None
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise BrokerStartError(f"--ssl-key-password-file: {path} cannot be read ({reason})") from None
 
 
 def handshake_problem(error: BaseException) -> str:

@@ -41,24 +41,11 @@ function connect() {
     live("the server does not answer", "bad");
     if (from.readyState !== EventSource.CLOSED || from !== source) return;
     fetch(view.url.replace("/live?", "/group?").replace(/live$/, "groups")).then((answer) => {
-      if (answer.status === 401) askForToken();
+      if (answer.status === 401) location.reload();  // the browser asks for the token
       else if (answer.status === 404) main.replaceChildren(h("p", { class: "empty" }, "This server does not watch that group. ", h("a", { href: "#" }, "All groups")));
       else throw new Error(answer.status);
     }).catch(() => { retry = setTimeout(connect, 2000); });
   };
-}
-
-function askForToken() {
-  main.replaceChildren($("login").content.cloneNode(true));
-  live("a token is needed", "warn");
-  const form = main.querySelector("form");
-  form.token.focus();
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const answer = await fetch("/login", { method: "POST", body: form.token.value }).catch(() => null);
-    if (answer?.ok) route();
-    else form.querySelector("[role=alert]").textContent = answer?.status === 401 ? "That is not the token." : "The server does not answer.";
-  });
 }
 
 // All groups.
