@@ -1,4 +1,4 @@
-"""`roster history` without Spark: polling where records may not be read, what is shown of it, and mistakes."""
+"""`roster history` without Spark: what is shown, and mistakes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PythonException
 
-from roster.cli import history
 from roster.cli.root import run
-from roster.client import Admin, GroupMember, OffsetAndMetadata
+from roster.client import Admin, GroupMember
 from roster.history.folder import HistoryFolder
-from roster.history.recorders import Poller, record_ends
+from roster.history.recorders import record_ends
 from roster.model import TopicPartition
 from roster.testing import running_broker
 from tests.history.made_up import Group, write_history
@@ -42,33 +41,20 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "_refusal", lambda *_: "grant this client READ on the topic")
+def test_what_is_shown_of_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "history")
+    recorded = Group(random.Random(1), topics={TOPIC: 3})
+    joined = recorded.join()
+    recorded.rebalance(joined)
+    recorded.now += 60_000
+    left = recorded.leave()
+    recorded.rebalance(left)
     tps = {TopicPartition(TOPIC, number) for number in range(3)}
-    with GroupMember(bootstrap, GROUP, [TOPIC], client_id="app") as member:
-        owned = until(lambda: owned if (owned := member.ownership()).partitions == tps else None)
-        member.commit({TopicPartition(TOPIC, 1): OffsetAndMetadata(0)}, owned)
-        with Admin(bootstrap) as admin:
-            place = HistoryFolder(folder)
-            poller = Poller(admin, place)
-            poller.poll()
-            poller.poll()
-            assert len(list((tmp_path / "history" / "polled").rglob("*.parquet"))) == 1, "nothing has changed"
-            assert run(["history", "record", "--to", folder, "--once", "-b", bootstrap]) == 0
-            err = capsys.readouterr().err
-            assert "grant this client READ on the topic; polling the groups instead" in err
-            member.close()
-            until(lambda: admin.describe_group(GROUP).state == "Empty")
-            poller.poll()
-    found = shown(capsys, GROUP, "--from", folder)
-    assert found["source"] == "polling"
-    first, last = found["rebalances"]
-    assert (first["members"], first["partitions"], first["generation"]) == (1, 3, None)
+    ends = {tp: [(recorded.now, 0)] for tp in tps}
+    write_history(tmp_path / "history", {GROUP: recorded}, ends, ends)
+    first, last = shown(capsys, GROUP, "--from", folder)["rebalances"]
+    assert (first["members"], first["partitions"]) == (1, 3)
     assert [cause["kind"] for cause in last["causes"]] == ["left_or_expired"]
-    assert last["causes"][0]["client_id"] == "app"
     assert (last["members"], last["partitions"]) == (0, 0)
     (owner,) = shown(capsys, GROUP, "--from", folder, "--partition", f"{TOPIC}:2")
     assert (owner["from"], owner["until"]) == (first["ended_at"], last["ended_at"])
@@ -77,10 +63,7 @@ def test_without_the_right_to_the_records_groups_are_polled_and_it_says_so(
         assert len(shown(capsys, *asked)) == count, option
     assert len(shown(capsys, *asked[:-2], "--until", "2001-01-01")) == 0
     assert run(["history", "show", GROUP, "--from", folder]) == 0
-    out, err = capsys.readouterr()
-    assert "left or expired (app, " in out
-    assert "by polling" in err
-    assert run(["history", "show", GROUP, "--from", folder, "--generation", "1"]) == 2, "what is polled has none"
+    assert "m1 left or expired (" in capsys.readouterr().out
 
 
 def test_ends_of_a_minute_are_written_once(bootstrap: str, tmp_path: Path) -> None:
@@ -150,9 +133,11 @@ def test_a_failure_of_spark_is_one_line(
     assert capsys.readouterr().err == "roster: error: Spark: ValueError: no such thing\n"
 
 
-def test_a_group_without_history_is_said(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
-        Poller(admin, HistoryFolder(tmp_path)).poll()
+def test_a_group_without_history_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = Group(random.Random(1))
+    recorded.rebalance(recorded.join())
+    tp = TopicPartition("t0", 0)
+    write_history(tmp_path, {"some": recorded}, {tp: [(recorded.now, 0)]}, {tp: [(recorded.now, 9)]})
     assert run(["history", "show", "other", "--from", str(tmp_path)]) == 2
     assert "no rebalances of group other" in capsys.readouterr().err
 
@@ -194,10 +179,3 @@ def test_a_generation_that_was_not_recorded_is_a_mistake(tmp_path: Path, capsys:
     out, err = capsys.readouterr()
     assert json.loads(out)["partitions"] == {"t0": 6, "t1": 4}
     assert "the assignment of m1 differs" in err, "it was encoded in another version"
-
-
-def test_records_that_may_be_read_are_not_refused(bootstrap: str) -> None:
-    from roster.cli.options import Target
-
-    with Admin(bootstrap) as admin, GroupMember(bootstrap, "some", [TOPIC]):
-        assert history._refusal(admin, Target(bootstrap)) == ""

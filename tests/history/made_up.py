@@ -190,6 +190,8 @@ def write_history(folder: Path, groups: dict[str, Group], commits: Points, ends:
     tables = [events(group, name, commits) for name, group in groups.items()]
     rows = pa.concat_tables(tables)
     rows = rows.append_column("day", rows["at"].cast(pa.date32()))
+    for name, kind in (("reason", pa.string()), ("records", pa.int64())):  # of the table that has what was not read
+        rows = rows.append_column(name, pa.nulls(len(rows), kind))
     partitioning = ds.partitioning(pa.schema([("table", pa.string()), ("day", pa.date32())]), flavor="hive")
     ds.write_dataset(rows, folder / RECORDS, format="parquet", partitioning=partitioning)
     of_ends = [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -14,21 +12,18 @@ import click
 from roster._json import JsonObject
 from roster.assignors import ASSIGNORS, Assignor
 from roster.cli.admin import admin
-from roster.cli.errors import UserError, explained_imports, one_line
+from roster.cli.errors import UserError, one_line
 from roster.cli.log_positions import parse_time
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import EPOCH, print_json, print_table, utc
 from roster.cli.plan.options import AssignorName
 from roster.cli.recorded import from_option, group_history, recorded
 from roster.cli.session import spark_session
-from roster.cli.signals import end_like_ctrl_c
-from roster.client import AuthorizationError, UnknownTopicError
-from roster.model import TopicPartition, parse_addresses
+from roster.client import UnknownTopicError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from roster.client import Admin
 
 _TOLD = {
     "joined": "joined",
@@ -90,7 +85,6 @@ def show(
         print_json(
             {
                 "group": group,
-                "source": "polling" if place.is_polled() else "__consumer_offsets",
                 "damaged": history.timeline.group.damaged,
                 "skipped": place.skipped(),
                 "rebalances": [_without(row, "group") | {"ended_at": _utc(row["ended_at"])} for row in rows],
@@ -101,8 +95,6 @@ def show(
     print_table(columns, map(_line, rows), "no rebalances in this time")
     for row in rows if generation is not None else ():
         _show_rebalance(row)
-    if place.is_polled():
-        click.echo("by polling: rebalances within 10 seconds are seen as one", err=True)
     for reason, count in not_read.items():
         if count:
             click.echo(f"not read: {count} of all records ({reason})", err=True)
@@ -270,10 +262,6 @@ def replay(folder: str, to: str, assignors: list[str | Assignor]) -> None:
     click.echo(f"{place / 'report.html'}", err=True)
 
 
-_TOPIC = "__consumer_offsets"
-_POLL_SECONDS = 10.0
-
-
 @history.command(short_help="Record commits and rebalances of all groups.")
 @click.option("--to", required=True, metavar="FOLDER", help="Where to write; all recorders of a cluster share it.")
 @click.option("--group", type=NAME, default="roster-history", show_default=True, help="The recorders' own group.")
@@ -283,55 +271,12 @@ def record(to: str, group: str, once: bool, target: Target) -> None:
     """Record the history of all consumer groups as Parquet files, until Ctrl-C.
 
     A Spark application reads __consumer_offsets as a member of a group, each record exactly once; start it on several
-    machines, and they share the work. The ends of all topics are recorded each minute. Without the right to read that
-    topic the groups are polled every 10 seconds instead: rebalances in between are seen as one, without their
-    generation.
+    machines, and they share the work. The ends of all topics are recorded each minute. It needs the right to read that
+    topic, which some hosted clusters give to nobody.
     """
-    with admin(target) as cluster:
-        reason = _refusal(cluster, target)
-    if reason:
-        click.echo(f"roster: {reason}; polling the groups instead, which is less exact", err=True)
-        _poll(to, target, once=once)
-        return
+    with admin(target) as cluster, contextlib.suppress(UnknownTopicError):
+        cluster.describe_topic("__consumer_offsets")  # before Spark starts, for the error of who may not
     with spark_session(target, "history record") as spark:
         from roster.spark import record_history
 
         record_history(spark, target.bootstrap, to, group=group, security=target.security, available_now=once)
-
-
-def _refusal(cluster: Admin, target: Target) -> str:
-    """Return why this client cannot read records of __consumer_offsets, "" if it can."""
-    with explained_imports("history"):
-        from roster.records.fetch import read_ranges
-        from roster.records.fetch_decisions import FetchError, Settings
-    try:
-        count = len(cluster.describe_topic(_TOPIC).partitions)
-        partitions = [TopicPartition(_TOPIC, number) for number in range(count)]
-        begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
-    except (AuthorizationError, UnknownTopicError) as error:
-        return str(error)
-    filled = [(*tp, begins[tp], begins[tp] + 1) for tp in partitions if ends[tp] > begins[tp]]
-    addresses, settings = parse_addresses(target.bootstrap), Settings(fail_on_data_loss=False)
-    try:
-        for _ in read_ranges(addresses, target.client_id, filled[:1], settings, security=target.security):
-            break
-    except FetchError as error:
-        return str(error)
-    return ""
-
-
-def _poll(to: str, target: Target, *, once: bool) -> None:
-    from roster.history.folder import HistoryFolder
-    from roster.history.recorders import MINUTE_MS, Poller, record_ends, regularly
-
-    folder = HistoryFolder(to)
-    with admin(target) as cluster, contextlib.ExitStack() as stack:
-        poller = Poller(cluster, folder)
-        if once:
-            record_ends(cluster, folder)
-            poller.poll()
-            return
-        end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-        stack.enter_context(regularly(lambda: record_ends(cluster, folder), MINUTE_MS / 1000, "ends"))
-        stack.enter_context(regularly(poller.poll, _POLL_SECONDS, "poll"))
-        Event().wait()

@@ -23,7 +23,7 @@ def recorded(folder: str) -> HistoryFolder:
         from roster.history.folder import HistoryError, HistoryFolder
     history = HistoryFolder(folder)
     try:
-        history.source()
+        history.require()
     except HistoryError as error:
         raise UserError(f"--from: {one_line(error)}") from None
     return history

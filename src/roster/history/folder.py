@@ -1,4 +1,4 @@
-"""The folder of a history: `records` of `__consumer_offsets` by a pipeline; `polled` and `ends` by time."""
+"""The folder of a history: `records` of `__consumer_offsets` by a pipeline; `ends` by time."""
 
 import os
 import uuid
@@ -15,7 +15,7 @@ from roster._errors import RosterError
 from roster.history.derived import ENDS, EVENTS
 from roster.history.tables import COMMITS, GROUPS, SKIPPED
 
-RECORDS, POLLED = "records", "polled"
+RECORDS = "records"
 ENDS_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -39,13 +39,10 @@ class HistoryFolder:
     def __init__(self, place: str | Path) -> None:
         self._place = Path(place)
 
-    def put(self, table: str, at_ms: int, rows: pa.Table, recorder: str = "") -> bool:
-        """Write the rows of a time to a file of their own; False if there is one already.
-
-        recorder: a name, where each recorder writes a file for the same time.
-        """
+    def put(self, table: str, at_ms: int, rows: pa.Table) -> bool:
+        """Write the rows of a time to a file of their own; False if there is one already."""
         moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-        path = self._place / table / f"day={moment:%Y-%m-%d}" / f"{at_ms}{recorder}.parquet"
+        path = self._place / table / f"day={moment:%Y-%m-%d}" / f"{at_ms}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         try:
@@ -57,22 +54,17 @@ class HistoryFolder:
             scratch.unlink(missing_ok=True)
         return True
 
-    def is_polled(self) -> bool:
-        """Return True if the history comes from polling, without records of `__consumer_offsets`."""
-        return not (self._place / RECORDS).is_dir() and (self._place / POLLED).is_dir()
-
-    def source(self) -> str:
-        """Return the folder of commits and records of groups. Raises HistoryError if there is none."""
-        for name in (RECORDS, POLLED):
-            if (self._place / name).is_dir():
-                return str(self._place / name)
-        raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
+    def require(self) -> None:
+        """Raise HistoryError if there is no history."""
+        if not (self._place / RECORDS).is_dir():
+            raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
 
     def events(self, group: str) -> pa.Table:
         """Return all rows about a group, with the columns of EVENTS. Raises HistoryError without a history."""
         schema = EVENTS.remove(EVENTS.get_field_index("topic_id"))
         wanted = pc.field("table").isin([COMMITS, GROUPS]) & (pc.field("group") == group)
-        events = self._read(Path(self.source()).name, wanted, schema.names)
+        self.require()
+        events = self._read(RECORDS, wanted, schema.names)
         events = schema.empty_table() if events is None else events.cast(schema)
         topics = pc.unique(pc.drop_null(events["topic"]))
         ends = self._read(ENDS, pc.field("topic").isin(topics), ["topic", "partition", "end", "at", "topic_id"])
@@ -91,11 +83,12 @@ class HistoryFolder:
     def rebalances(self) -> pa.Table:
         """Return the columns group and at of all records of groups. Raises HistoryError without a history."""
         names = ["group", "at"]
-        rows = self._read(Path(self.source()).name, pc.field("table") == GROUPS, names)
+        self.require()
+        rows = self._read(RECORDS, pc.field("table") == GROUPS, names)
         return EVENTS.empty_table().select(names) if rows is None else rows
 
     def skipped(self) -> Mapping[str, int]:
-        """Return how many records were not read, by reason; empty for what was polled."""
+        """Return how many records were not read, by reason."""
         rows = self._read(RECORDS, pc.field("table") == SKIPPED, ["reason", "records"])
         counts: dict[str, int] = {}
         for row in [] if rows is None else rows.to_pylist():

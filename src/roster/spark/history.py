@@ -19,7 +19,7 @@ from roster._json import JsonObject
 from roster.assignors import Assignor, find_assignor
 from roster.client import Admin
 from roster.history.derived import ENDS, TABLES, GroupHistory
-from roster.history.folder import POLLED, RECORDS, HistoryError, HistoryFolder
+from roster.history.folder import RECORDS, HistoryError, HistoryFolder
 from roster.history.recorders import MINUTE_MS, record_ends, regularly
 from roster.history.replay import REPLAYS, replay
 from roster.history.report import GROUPS_SHOWN, PLOT_POINTS, report
@@ -96,7 +96,7 @@ def history_tables(spark: SparkSession, place: str, to: str) -> dict[str, DataFr
 
     """
     folder = Path(to).absolute()
-    if any((folder / name).exists() for name in (RECORDS, POLLED, ENDS)):
+    if any((folder / name).exists() for name in (RECORDS, ENDS)):
         raise HistoryError(f"to: {to} has a history, which the tables would replace; name another folder")
     _write(spark, place, folder)
     return {
@@ -161,9 +161,9 @@ def _by_groups(
 ) -> DataFrame:
     """Apply a function to the histories of some groups at a time, about as much as a task can have in memory."""
     folder = HistoryFolder(place)
-    source = Path(folder.source()).name
+    folder.require()
     tasks = 4 * spark.sparkContext.defaultParallelism
-    parts = 8 * tasks + sum(map(os.path.getsize, folder.files(source))) // _PART_BYTES
+    parts = 8 * tasks + sum(map(os.path.getsize, folder.files(RECORDS))) // _PART_BYTES
 
     def rows(name: str, read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
         """Read the files of a folder, in tasks of about equal size."""
@@ -177,9 +177,9 @@ def _by_groups(
         numbers = spark.range(0, len(shares), 1, max(len(shares), 1))
         return numbers.mapInArrow(work, from_arrow_schema(schema))
 
-    events = rows(source, partial(packed_events, compiled(OFFSETS), folder.rebalances()), PACKED)
+    events = rows(RECORDS, partial(packed_events, compiled(OFFSETS), folder.rebalances()), PACKED)
     ends = rows(ENDS, packed_ends, PACKED).drop("group")
-    topics = rows(source, topics_read, pa.schema([PACKED.field(name) for name in ("group", "topic")])).distinct()
+    topics = rows(RECORDS, topics_read, pa.schema([PACKED.field(name) for name in ("group", "topic")])).distinct()
     events = events.unionByName(ends.join(F.broadcast(topics), "topic"))
     part = F.pmod(F.xxhash64("group"), F.lit(parts)).alias("part")
 
