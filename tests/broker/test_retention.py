@@ -316,27 +316,6 @@ def test_policies_are_appended_and_subtracted(client):
     assert policy() == "compact"
 
 
-def test_the_command_deletes_records(broker, client, capsys):
-    from roster.cli.root import run
-
-    create(client, "by-command")
-    produce(client, "by-command", 5)
-
-    def told(*arguments: str) -> tuple[int, str, str]:
-        code = run(["topics", "delete-records", "by-command", *arguments, "--yes", "--bootstrap", broker.bootstrap])
-        return code, *capsys.readouterr()
-
-    assert told("--before", "3") == (0, "by-command-0: begins at offset 3\n", "")
-    assert told("--before", "9", "-p", "0") == (0, "by-command-0: begins at offset 5\n", "")
-    assert told("--before", "end")[:2] == (0, "by-command-0: begins at offset 5\n")
-    for arguments, text in (
-        (("--before", "-1"), "--before: '-1' is neither an offset nor 'end'"),
-        (("--before", "1", "-p", "7"), "--partition: by-command has no partition 7; it has 1"),
-    ):
-        code, _, error = told(*arguments)
-        assert (code, text in error) == (2, True), error
-
-
 def test_settings_are_read_as_java_reads_them() -> None:
     given = {
         "retention.ms": " +5\t",

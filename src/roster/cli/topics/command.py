@@ -4,10 +4,8 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.log_positions import partition_option, partitions_of
 from roster.cli.options import (
     INT32,
-    INT64,
     NAME,
     Target,
     cluster_options,
@@ -27,7 +25,6 @@ INTERNAL = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state", "__transaction_state"}
 )
 """Topics of Kafka's own state, whether metadata marks them as internal or not."""
-_END = -1
 
 
 @click.group()
@@ -126,26 +123,6 @@ def grow(name: str, total: int, target: Target) -> None:
             raise UserError(f"TOTAL: {name} has {before} partitions already; a topic can only grow")
         cluster.create_partitions(name, total)
     click.echo(f"{name}: {before} -> {total} partitions")
-
-
-@topics.command("delete-records", short_help="Delete the oldest records of a topic.")
-@click.argument("name", type=NAME)
-@click.option("--before", metavar="OFFSET", required=True, help="First offset to keep; `end` deletes all records.")
-@partition_option
-@yes_option
-@cluster_options
-def delete_records(name: str, before: str, only: tuple[int, ...], yes: bool, target: Target) -> None:
-    """Delete the records of the topic NAME before an offset, in all of its partitions or in some; asks first."""
-    offset = _END if before == "end" else int(before) if before.isascii() and before.isdigit() else None
-    if offset is None or offset > INT64:
-        raise UserError(f"--before: {before!r} is neither an offset nor 'end'")
-    with admin(target) as cluster:
-        partitions = partitions_of(cluster, name, only)
-        ends = cluster.end_offsets(partitions)
-        confirm(yes, f"Delete the records of {counted(len(partitions), 'partition')} of {name} before {before}?")
-        left = cluster.delete_records({partition: min(offset, ends[partition]) for partition in partitions})
-    for partition in partitions:
-        click.echo(f"{partition}: begins at offset {left[partition]}")
 
 
 @topics.command(short_help="Delete a topic and its records.")
