@@ -582,7 +582,7 @@ def test_an_assignor_of_ones_own_is_named_by_module_and_attribute(plan, own_assi
         ("{}:", "must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE"),
         (":First", "must be MODULE:ATTRIBUTE"),
         ("{}_2:First", "cannot be imported: ModuleNotFoundError"),
-        ("{}:Second", "has no 'Second'"),
+        ("{}:Second", "has no attribute 'Second'"),
         ("{}:NO_ASSIGNOR", "NO_ASSIGNOR' is of type int, not a roster.assignors.Assignor"),
         ("{}:Chosen", "Chosen' is of type type, not a roster.assignors.Assignor"),
         ("{}:Choosy", "Choosy() failed: TypeError: "),

@@ -1,7 +1,6 @@
 """Options that several commands share, and the checks that name them."""
 
 import functools
-import importlib
 import math
 import sys
 from collections.abc import Callable
@@ -159,27 +158,6 @@ def confirm(yes: bool, question: str) -> None:
         raise UserError(f"--yes: there is no terminal to ask {question!r} on; add --yes")
     if not click.confirm(question, err=True):
         raise Failure("not confirmed; nothing was changed")
-
-
-def imported(place: str, example: str) -> Any:
-    """Import the object at `module:attribute`; the current directory is searched, too.
-
-    Raises ValueError that says what is missing.
-    """
-    module_name, _, attribute = place.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example {example}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        value: object = importlib.import_module(module_name)
-    except Exception as error:
-        raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise ValueError(f"module {module_name!r} has no {attribute!r}")
-        value = getattr(value, part)
-    return value
 
 
 def columns_of(value: str, option: str) -> tuple[str, ...]:

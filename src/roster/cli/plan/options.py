@@ -1,13 +1,14 @@
 """The option of `roster plan` that names an assignor."""
 
 import inspect
+import pkgutil
+import sys
 from typing import Any
 
 import click
 
 from roster.assignors import Assignor, Evaluation, evaluate, resolve_assignors
 from roster.cli.errors import Failure
-from roster.cli.options import imported
 from roster.model import Problem
 
 
@@ -31,7 +32,17 @@ def load_assignor(place: str) -> Assignor:
 
     Raises ValueError that says what is missing.
     """
-    loaded, attribute = imported(place, "my_assignors:RACK_AWARE"), place.partition(":")[2]
+    module, _, attribute = place.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        loaded: object = pkgutil.resolve_name(place)
+    except AttributeError as error:
+        raise ValueError(f"{place!r}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from error
     if inspect.isclass(loaded) and issubclass(loaded, Assignor):
         try:
             loaded = loaded()
