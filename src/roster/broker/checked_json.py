@@ -1,7 +1,6 @@
 """Small JSON files that carry a checksum, so that a flipped bit in them is found instead of believed."""
 
 import json
-import os
 from collections.abc import Mapping, Set
 from pathlib import Path
 
@@ -18,8 +17,8 @@ def encode_checked(what: Mapping[str, object]) -> bytes:
     return json.dumps({**what, _CHECKSUM: _checksum(what)}, indent=1).encode() + b"\n"
 
 
-def read_checked(path: Path, fields: Set[str]) -> tuple[JsonObject, bool]:
-    """Return the fields, and True if the file had a checksum (files of Roster 0.1.0 lack it).
+def read_checked(path: Path, fields: Set[str]) -> JsonObject:
+    """Return the fields; a file that a person has corrected has no checksum.
 
     Raise BrokerStartError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other
     than `fields`; FileNotFoundError if the file does not exist.
@@ -39,23 +38,12 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[JsonObject, bool]:
     unknown = sorted(what.keys() - fields)
     if unknown:  # else a bit flip in the name of the checksum would turn the file into one without a checksum
         raise BrokerStartError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
-    return what, checksum is not None
+    return what
 
 
 def write_checked(path: Path, what: Mapping[str, object]) -> None:
     """Replace the file durably."""
     write_atomically(path, encode_checked(what))
-
-
-def add_checksums(files: Mapping[Path, Mapping[str, object]]) -> None:
-    """Rewrite files that lack a checksum with one; a single sync for all, since there can be many thousands."""
-    scratches = {path.with_name(path.name + ".tmp"): path for path in files}
-    for scratch, path in scratches.items():
-        scratch.write_bytes(encode_checked(files[path]))
-    if scratches:
-        os.sync()
-    for scratch, path in scratches.items():
-        scratch.replace(path)
 
 
 def _checksum(what: Mapping[str, object]) -> int:

@@ -33,7 +33,7 @@ class MetaFile:
         The same for topics without a file: a new cluster would give out producer ids that the logs know.
         """
         try:
-            what, is_checked = read_checked(self._path, _FIELDS)
+            what = read_checked(self._path, _FIELDS)
         except FileNotFoundError:
             if has_topics:
                 raise BrokerStartError(
@@ -53,8 +53,6 @@ class MetaFile:
             self._next_id = self._reserved = int(what["next_producer_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise BrokerStartError(f"{self._path} does not describe a broker: {error!r}") from error
-        if not is_checked:
-            self._save(self._reserved)
 
     def skip_producer_ids(self, highest: int) -> None:
         """Skip this producer id and all below it, since a log holds batches with it."""

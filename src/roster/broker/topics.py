@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roster._files import sync_path, write_atomically
 from roster._json import JsonObject
-from roster.broker.checked_json import add_checksums, encode_checked, read_checked
+from roster.broker.checked_json import encode_checked, read_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, LogConfig
 from roster.broker.errors import BrokerStartError, RefusedError
 from roster.broker.log.batch_check import CorruptSegmentError
@@ -90,7 +90,6 @@ class TopicCatalogue:
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric: dict[str, str] = {}
         """Names by the names of their metrics in Kafka, which have `_` for `.`: no two topics may share one."""
-        self._unchecked: dict[Path, JsonObject] = {}
         self._changing = asyncio.Lock()
 
     def __iter__(self) -> Iterator[Topic]:
@@ -117,13 +116,11 @@ class TopicCatalogue:
         self._scratch.mkdir()
         for name in names_in(self._root):
             try:
-                what, is_checked = read_checked(self._root / name / _DESCRIPTION, _FIELDS)
+                what = read_checked(self._root / name / _DESCRIPTION, _FIELDS)
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 self._pass_over(self._root / name)
             else:
-                self._load_topic(self._root / name, what, is_checked, now_ms)
-        add_checksums(self._unchecked)
-        self._unchecked.clear()
+                self._load_topic(self._root / name, what, now_ms)
 
     def holds_topics(self) -> bool:
         """Return True if any topic is on the disk, loaded or not."""
@@ -146,7 +143,7 @@ class TopicCatalogue:
             )
         logger.warning("%s is not a topic and is ignored; nothing else belongs in %s", directory, self._root)
 
-    def _load_topic(self, directory: Path, what: JsonObject, is_checked: bool, now_ms: int) -> None:
+    def _load_topic(self, directory: Path, what: JsonObject, now_ms: int) -> None:
         path = directory / _DESCRIPTION
         try:
             settings = {str(name): str(value) for name, value in what["settings"].items()}
@@ -164,8 +161,6 @@ class TopicCatalogue:
                 f"{path} says {partitions} partitions, but there is {directory / str(highest)}: correct the number and "
                 f"delete the line 'crc32c', or move the directory away"
             )
-        if not is_checked:
-            self._unchecked[path] = topic.describe(partitions)
         self._add_logs(topic, partitions)
         try:
             for log in topic.logs:

@@ -44,7 +44,7 @@ class SecurityStore:
     def load(self) -> None:
         """Read the file; BrokerStartError if it is damaged. Without one there are no users and no ACLs."""
         try:
-            what, _ = read_checked(self.path, _FIELDS)
+            what = read_checked(self.path, _FIELDS)
         except FileNotFoundError:
             return
         try:
