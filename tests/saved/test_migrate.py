@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import Row, functions
 from pyspark.sql.streaming import StatefulProcessor
 
-from roster.cli.root import run
 from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
 from roster.spark.state import Export, export, migrate_state
 from tests.librdkafka import idempotent_producer
@@ -60,7 +59,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "state" / "changes.md"
 
 @pytest.mark.gate
 def test_state_goes_on_as_a_function_has_made_it(
-    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, out = topics.create(2), topics.create(1)
     old, new = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
@@ -75,51 +74,35 @@ def test_state_goes_on_as_a_function_has_made_it(
         return made.write(KafkaSink(topics.bootstrap, out))
 
     pipeline(old, "1 hour").run(available_now=True)
-    with pytest.raises(PipelineError, match=rf"window .*1:00:00.*`roster state migrate {old} --function … --into …`"):
+    with pytest.raises(PipelineError, match=r"window .*1:00:00.*by roster.spark.state.migrate_state"):
         pipeline(old, "1 day").run(available_now=True)
     described = pipeline(new, "1 day").describe_state()
-    definition = tmp_path / "state.json"
-    definition.write_text(json.dumps(described))
     (code,) = re.findall(r"```python\n(# shops.py\n.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "shops.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
+    import shops
 
-    def migrate(function: str, via: str, definition: Path = definition) -> int:
-        options = ["--into", new, "--definition", str(definition), "--via", str(tmp_path / via)]
-        return run(["state", "migrate", old, "-b", topics.bootstrap, "--function", function, *options])
+    def migrate(function: Any, via: str, definition: Any = described) -> int:
+        return migrate_state(spark, topics.bootstrap, old, new, function, definition, str(tmp_path / via))
 
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"sums": described["totals"]}))
-    junk = tmp_path / "junk.json"
-    junk.write_text("{")
     for number, (function, given, message) in enumerate(
         (
-            ("shops:nobody", definition, "--function: module 'shops' has no 'nobody'"),
-            ("shops", definition, "--function: 'shops' must be MODULE:ATTRIBUTE"),
-            ("shops:by_day", junk, "--definition: "),
             (
-                "shops:by_day",
-                other,
+                shops.by_day,
+                {"sums": described["totals"]},
                 "definition: there is no store 'sums' to make it of. The stores of",
             ),
-            (
-                f"{__name__}:without_revenue",
-                definition,
-                "entries: revenue bigint is missing; orders is int, not bigint",
-            ),
-            (f"{__name__}:elsewhere", definition, "there are rows of partition "),
-            (f"{__name__}:twice", definition, "two rows have the same key"),
+            (without_revenue, described, "entries: revenue bigint is missing; orders is int, not bigint"),
+            (elsewhere, described, "there are rows of partition "),
+            (twice, described, "two rows have the same key"),
         )
     ):
-        assert migrate(function, f"wrong-{number}", given) == 2
-        assert message in capsys.readouterr().err
+        with pytest.raises(PipelineError, match=message):
+            migrate(function, f"wrong-{number}", given)
         assert topics.committed(new) == {}
-    assert migrate("shops:by_day", "via") == 0
-    assert f"group {new} goes on from the offsets of the export of {old}" in capsys.readouterr().out
-    assert migrate("shops:by_day", "via") == 2
-    assert "via is not empty. Name an empty folder" in capsys.readouterr().err
+    assert migrate(shops.by_day, "via")
+    with pytest.raises(PipelineError, match=r"via is not empty\. Name an empty folder"):
+        migrate(shops.by_day, "via")
     assert topics.committed(new) == topics.committed(old)
     sent += send(topics, topic, 2, range(250, 400))
     pipeline(new, "1 day").run(available_now=True)

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import Row, functions
 from pyspark.sql.streaming import StatefulProcessor
 
-from roster.cli.root import run
 from roster.spark import KafkaSink, Pipeline, PipelineError, State, Window
 from roster.spark.state import export, seed_state
 from tests.librdkafka import idempotent_producer
@@ -29,9 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.mark.gate
-def test_a_group_adds_to_the_totals_of_a_warehouse(
-    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_group_adds_to_the_totals_of_a_warehouse(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(6)
     group, other = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
 
@@ -47,15 +44,9 @@ def test_a_group_adds_to_the_totals_of_a_warehouse(
     table = spark.createDataFrame(before, "name string, n bigint, total bigint")
     described = json.loads(json.dumps(pipeline(group).describe_state()))
     table.repartition(3).write.parquet(str(tmp_path / "warehouse"))
-    (tmp_path / "state.json").write_text(json.dumps(described))
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
-    command = ["state", "import", str(tmp_path / "warehouse"), "--group", group, "-b", topics.bootstrap]
-    command += ["--definition", str(tmp_path / "state.json")]
-    assert run([*command, "--offsets", "latest"]) == 2
-    assert "--definition: needs --offsets and --topic" in capsys.readouterr().err
-    assert run([*command, "--topic", topic, "--offsets", json.dumps(begin)]) == 0
-    assert f"47 records; group {group} goes on from" in capsys.readouterr().out, "41 keys, a definition for each task"
+    warehouse = str(tmp_path / "warehouse")
+    written = seed_state(spark, topics.bootstrap, group, described, warehouse, topics=topic, offsets=begin)
+    assert written == 47, "41 keys, a definition for each task"
     produce(topics, topic, range(30, 130))
     pipeline(group).run(available_now=True)
     counts, totals = Counter[str](), Counter[str]()
@@ -108,7 +99,7 @@ class Keeper(StatefulProcessor):
 
 @pytest.mark.gate
 def test_tables_become_sessions_sides_of_a_join_and_variables(
-    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     topic, lefts, rights = (topics.create(3) for _ in range(3))
     now = datetime.now(UTC)
@@ -204,22 +195,10 @@ def test_tables_become_sessions_sides_of_a_join_and_variables(
     spark.createDataFrame(waiting, "k string, at timestamp, n bigint, waits boolean").write.parquet(
         str(tmp_path / "join/left")
     )
-    (tmp_path / "join.json").write_text(json.dumps(of_join[1].describe_state()))
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("roster.spark.session", lambda _: spark, raising=False)
-    command = ["state", "import", str(tmp_path / "join"), "--group", of_join[0], "-b", topics.bootstrap]
-    command += [
-        "--definition",
-        str(tmp_path / "join.json"),
-        "--topic",
-        lefts,
-        "--topic",
-        rights,
-        "--offsets",
-        "earliest",
-    ]
-    assert run(command) == 0
-    assert "83 records" in capsys.readouterr().out, "40 rows, and that they wait; a definition for each task"
+    definition, folder = of_join[1].describe_state(), str(tmp_path / "join")
+    where: dict[str, Any] = {"topics": [lefts, rights], "offsets": "earliest"}
+    written = seed_state(spark, topics.bootstrap, of_join[0], definition, folder, **where)
+    assert written == 83, "40 rows, and that they wait; a definition for each task"
     producer = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
     for n in range(30, 43):
         row = {"k": name_of(n), "at2": (now + timedelta(seconds=n - 30)).isoformat(), "m": n}

@@ -13,7 +13,7 @@ from roster._json import JsonObject
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_found
-from roster.cli.state_files import export, import_, migrate, repartition
+from roster.cli.state_files import export, import_, repartition
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
@@ -38,7 +38,6 @@ def state() -> None:
 state.add_command(reset)
 state.add_command(export)
 state.add_command(import_)
-state.add_command(migrate)
 state.add_command(repartition)
 
 

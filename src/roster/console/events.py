@@ -7,7 +7,7 @@ from roster.model import TopicPartition
 
 
 class EventKind(StrEnum):
-    """The kinds of events; the values are those of `roster groups watch --json`."""
+    """The kinds of events; the page has their values."""
 
     FOUND = "found"
     GONE = "gone"

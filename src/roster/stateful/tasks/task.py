@@ -79,8 +79,8 @@ STORE = "store"
 def refused_state_error(store: str, group: str, partition: int, problem: object) -> PipelineError:
     """Return the exception for a group's store with state that the pipeline cannot use."""
     general = (
-        f"Go on with the pipeline that wrote it; take the state to another group (`roster state migrate {group}"
-        f" --function … --into …`); or begin anew: `roster state reset {group}`"
+        "Go on with the pipeline that wrote it; take the state to another group by roster.spark.state.migrate_state;"
+        f" or begin anew: `roster state reset {group}`"
     )
     fix = problem.fix if isinstance(problem, OtherDefinitionError) else ""
     return PipelineError(
