@@ -92,7 +92,6 @@ def test_offsets_of_a_group_with_members_are_theirs(admin: Admin, bootstrap: str
         member.commit({first: OffsetAndMetadata(4)}, member.ownership())
         for call in (
             lambda: admin.commit_group_offsets(name, {first: OffsetAndMetadata(0)}),
-            lambda: admin.delete_offsets(name, [first]),
             lambda: admin.delete_group(name),
         ):
             with pytest.raises(GroupNotEmptyError, match="stop them first"):
@@ -100,13 +99,11 @@ def test_offsets_of_a_group_with_members_are_theirs(admin: Admin, bootstrap: str
     assert admin.group_offsets(name) == {first: OffsetAndMetadata(4)}
 
 
-def test_offsets_of_a_group_without_members_can_be_set_and_forgotten(admin: Admin, name: str) -> None:
+def test_offsets_of_a_group_without_members_can_be_set_and_go_with_it(admin: Admin, name: str) -> None:
     admin.create_topic(name, 2)
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     admin.commit_group_offsets(name, {first: OffsetAndMetadata(3, metadata="x"), second: OffsetAndMetadata(4)})
     assert admin.group_offsets(name, [second]) == {second: OffsetAndMetadata(4)}
-    admin.delete_offsets(name, [second])
-    assert admin.group_offsets(name) == {first: OffsetAndMetadata(3, metadata="x")}
     admin.delete_group(name)
     assert admin.group_offsets(name) == {}
     for call in (lambda: admin.describe_group(name), lambda: admin.delete_group(name)):

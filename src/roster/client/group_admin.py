@@ -32,8 +32,6 @@ from roster.wire.messages import (
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
 )
 
 _NOT_DESCRIBED = "it cannot be described"
@@ -115,26 +113,6 @@ class GroupAdmin(OnLoop):
             self._coordinators, group, request, DeleteGroupsResponse, lambda answer: answer.results[0].error_code, what
         )
 
-    @blocking
-    async def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete committed offsets of a group.
-
-        Raises:
-            GroupNotEmptyError: a member subscribes to the topic of one of them.
-        """
-
-        def code_of(response: OffsetDeleteResponse) -> int:
-            rows = (p.error_code for t in response.topics for p in t.partitions if p.error_code)
-            return response.error_code or next(rows, 0)
-
-        topics: dict[str, OffsetDeleteRequest.Topic] = {}
-        for topic, partition in sorted(partitions):
-            entry = topics.setdefault(topic, OffsetDeleteRequest.Topic(name=topic))
-            entry.partitions.append(OffsetDeleteRequest.Partition(partition_index=partition))
-        request = OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
-        what = "its offsets cannot be deleted"
-        await _ask_group(self._coordinators, group, request, OffsetDeleteResponse, code_of, what)
-
 
 async def _listed_groups(cluster: Cluster) -> list[GroupListing]:
     listed: dict[str, GroupListing] = {}
@@ -214,7 +192,7 @@ async def _ask_group(
     """Ask the coordinator until it is ready; returns its response and its node."""
     purpose = f"asking the coordinator of group {group!r}"
     response, code = await coordinators.ask_until_ready(group, request, kind, code_of, purpose)
-    if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
+    if code is ErrorCode.NON_EMPTY_GROUP:
         raise GroupNotEmptyError(f"group {group!r}: {what} while it has members; stop them first", code=code)
     if code is not ErrorCode.NONE:
         raise group_error(code, group, what)
