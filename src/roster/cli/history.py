@@ -272,7 +272,7 @@ def record(to: str, group: str, once: bool, target: Target) -> None:
 
     A Spark application reads __consumer_offsets as a member of a group, each record exactly once; start it on several
     machines, and they share the work. The ends of all topics are recorded each minute. It needs the right to read that
-    topic, which some hosted clusters give to nobody.
+    topic, which some hosted clusters give to no client.
     """
     with admin(target) as cluster, contextlib.suppress(UnknownTopicError):
         cluster.describe_topic("__consumer_offsets")  # before Spark starts, for the error of who may not
