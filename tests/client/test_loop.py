@@ -36,6 +36,7 @@ from roster.client import Admin, GroupMember
 admin, member = Admin(sys.argv[1]), GroupMember(sys.argv[1], "closed", ["orders"])
 atexit.register(admin.close)
 atexit.register(member.close)
+admin.list_topics()  # Python 3.12.1 starts no thread in a callback at exit
 member.start()
 atexit.register(lambda: print(admin.list_topics()["orders"]))
 """
