@@ -33,7 +33,7 @@ class Step(NamedTuple):
     """Only the calls in whose arguments this text is."""
 
 
-_TRANSACTIONS = "roster.sinks.kafka_transactions:KafkaTransactions"
+_TRANSACTIONS = "roster.sinks.kafka_transactions:TransactionalSink"
 _PRODUCER = "roster.client.producer_state:ProducerState"
 _TABLE = (
     Step("no row is written", "roster.sinks.table:TableSink.task_writer"),
@@ -51,13 +51,13 @@ _POSITIONS = "roster.sinks.postgres_tables:PositionsTable"
 
 STEPS = {
     "kafka": (
-        Step("no transaction is begun", f"{_TRANSACTIONS}.begin_with_offsets"),
+        Step("no transaction is begun", f"{_TRANSACTIONS}.begin"),
         Step("it is begun, without offsets", f"{_PRODUCER}.commit_offsets"),
-        Step("offsets are on their way into it, records are not", f"{_TRANSACTIONS}.write"),
-        Step("records and offsets are in it", f"{_TRANSACTIONS}.commit"),
+        Step("offsets are on their way into it, records are not", f"{_TRANSACTIONS}._write"),
+        Step("records and offsets are in it", f"{_TRANSACTIONS}.commit_batch"),
         Step("its end is to be sent", f"{_PRODUCER}.end"),
         Step("it is committed, and the driver does not know", f"{_PRODUCER}.ended"),
-        Step("the driver knows", f"{_TRANSACTIONS}.commit", is_behind=True),
+        Step("the driver knows", f"{_TRANSACTIONS}.commit_batch", is_behind=True),
     ),
     "parquet": (
         Step("no row is written", "roster.sinks.parquet:ParquetSink.task_writer"),
@@ -77,15 +77,15 @@ STEPS = {
     ),
     "delta-totals": (
         *_TABLE[:1],
-        Step("rows are in files", f"{_TRANSACTIONS}.write"),
+        Step("rows are in files", f"{_TRANSACTIONS}._write"),
         Step("and the state's records in a transaction", "roster.sinks.table:TableSink.commit"),
         *_TABLE[2:],
         Step("the table's commit is to be written", _WRITE),
         Step("it is written", _WRITE, is_behind=True),
-        Step("offsets are to be added to the transaction", f"{_TRANSACTIONS}.commit"),
+        Step("offsets are to be added to the transaction", f"{_TRANSACTIONS}.commit_batch"),
         Step("its end is to be sent", f"{_PRODUCER}.end"),
         Step("it is committed, and the driver does not know", f"{_PRODUCER}.ended"),
-        Step("the driver knows", f"{_TRANSACTIONS}.commit", is_behind=True),
+        Step("the driver knows", f"{_TRANSACTIONS}.commit_batch", is_behind=True),
     ),
     "iceberg": (
         *_TABLE,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
+from pyspark.sql.types import StructType
 
 from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
@@ -25,7 +26,7 @@ from roster.records.encoding import EncodedBatch, EncodingWriter
 from roster.records.produce import KafkaWriter, WriteError
 from roster.security import PLAINTEXT, parse_security
 from roster.sinks import kafka_transactions
-from roster.sinks.kafka_transactions import KafkaTransactions, transactional_id
+from roster.sinks.kafka_transactions import TransactionalSink, started_producer, transactional_id
 from roster.sinks.tasks.shuffle import ExchangeWriter
 from roster.spark import KafkaSink, PipelineError
 from roster.wire.messages import ProduceRequest
@@ -55,8 +56,10 @@ class Application:
             GroupMember(topics.bootstrap, group, [topic], heartbeat_interval_ms=100, session_timeout_ms=30_000)
         )
         source = Source(topics.bootstrap, group)
-        self.transactions = KafkaTransactions.start(source, topics.bootstrap, PLAINTEXT, 60_000)
-        stack.callback(self.transactions.close)
+        self.producer = started_producer(source, topics.bootstrap, PLAINTEXT, 60_000)
+        stack.callback(self.producer.close)
+        sink = KafkaSink(topics.bootstrap, out)
+        self.transactions = TransactionalSink(sink, self.producer, group, self._writer, ())
 
     @property
     def owner(self) -> Owner:
@@ -65,7 +68,7 @@ class Application:
 
     def claim(self) -> None:
         now = self.member.ownership()
-        metadata = self.transactions.metadata(self.owner)
+        metadata = self.transactions.offset_metadata(self.owner)
         self.member.commit({p: OffsetAndMetadata(0, metadata=metadata) for p in now.partitions}, now)
 
     def write(self, offset: int, *values: bytes, early: bool = False) -> Batch:
@@ -80,13 +83,13 @@ class Application:
         owned = self.member.ownership().partitions
         batch = self.batch(self.owner, {p: Range(0, offset) for p in owned})
         if early:
-            self.transactions.begin_with_offsets(batch)
-        self.transactions.write([encoded], self._writer, batch)
+            self.transactions.begin(batch)
+        self.transactions.collect(EncodingWriter(self._writer), [encoded], batch)
         return batch
 
     def batch(self, owner: Owner, ranges: Mapping[TopicPartition, Range]) -> Batch:
         """A batch with the group's offsets behind it, which name this application's transactional id."""
-        metadata = self.transactions.metadata(owner)
+        metadata = self.transactions.offset_metadata(owner)
         offsets = {p: OffsetAndMetadata(span.end, metadata=metadata) for p, span in ranges.items()}
         return Batch(0, owner, ranges, group_offsets=offsets)
 
@@ -126,7 +129,7 @@ def test_a_batch_that_rewrites_state_is_written_by_tasks_however_few_its_offsets
     few = Batch(0, application.owner, {TopicPartition(application.topic, 0): Range(0, 1)})
 
     def chosen(batch: Batch) -> type:
-        return type(application.transactions.encoder_by_size(batch, application._writer, ()))
+        return type(application.transactions.task_writer(batch, StructType().add("value", "binary")))
 
     assert chosen(few) is EncodingWriter
     assert chosen(replace(few, rewrites_state=True)) is ExchangeWriter
@@ -143,9 +146,9 @@ def test_committed_transactions_count_and_aborted_ones_do_not(
     for number in range(1, 5):
         batch = application.write(number, *[b"%d-%d" % (number, index) for index in range(10)], early=early)
         if number == 3:
-            application.transactions.abort()
+            application.transactions.abort(None, batch)
         else:
-            ends = application.transactions.commit(batch)
+            ends = application.transactions.commit_batch(None, batch)
             until(lambda ends=ends: topics.admin.stable_offsets(ends) == ends, 30)
             assert topics.admin.end_offsets(ends) == ends
     expected = Counter(b"%d-%d" % (number, index) for number in (1, 2, 4) for index in range(10))
@@ -161,18 +164,18 @@ def test_a_new_owner_ends_what_a_dead_one_has_open(
     dead = start()
     dead.claim()
     batch = dead.write(1, b"counts")
-    dead.transactions.commit(batch)
+    dead.transactions.commit_batch(None, batch)
     batch = dead.write(2, b"does not", early=early)
     if has_offsets:
 
         def unsent() -> Any:
             raise RuntimeError  # in place of EndTxn: the process ends here
 
-        producer = dead.transactions._producer
+        producer = dead.producer
         with monkeypatch.context() as patch:
             patch.setattr(producer._state, "end", unsent)
             with pytest.raises(RuntimeError):
-                dead.transactions.commit(batch)
+                dead.transactions.commit_batch(None, batch)
     dead.member.close()
     heir = start()
     partitions = heir.member.ownership().partitions
@@ -183,8 +186,8 @@ def test_a_new_owner_ends_what_a_dead_one_has_open(
     )
     assert values(topics, heir) == {b"counts": 1}, "readers of committed records are not held up"
     with pytest.raises(SinkFencedError):
-        dead.transactions.commit(batch)
-    heir.transactions.commit(heir.write(5, b"goes on"))
+        dead.transactions.commit_batch(None, batch)
+    heir.transactions.commit_batch(None, heir.write(5, b"goes on"))
     assert values(topics, heir) == {b"counts": 1, b"goes on": 1}
 
 
@@ -197,13 +200,13 @@ def test_an_owner_that_left_nothing_open_is_not_said_to_have(
         application = start()
         partitions = application.member.ownership().partitions
         application.transactions.take_over(partitions, application.owner)
-        names.append(application.transactions._producer.transactional_id)
+        names.append(application.producer.transactional_id)
         application.claim()
-        application.transactions.commit(application.write(number, b"counts"))
+        application.transactions.commit_batch(None, application.write(number, b"counts"))
         if leaves_open:
             application.write(number, b"does not")
         else:
-            application.transactions.close()
+            application.producer.close()
         application.member.close()
     said = [message for message in caplog.messages if "ended what an earlier owner had open" in message]
     assert [message.partition("transactional_id=")[2] for message in said] == [names[1]]
@@ -217,7 +220,7 @@ def test_a_member_that_the_group_has_removed_fences_no_other(topics: Topics, sta
     removed = Owner(owner.group, batch.owner.generation, "thawed")
     with pytest.raises(CommitRetriable):
         stale.transactions.take_over(batch.ranges.keys(), removed)
-    owner.transactions.commit(owner.batch(owner.owner, batch.ranges))
+    owner.transactions.commit_batch(None, owner.batch(owner.owner, batch.ranges))
     assert values(topics, owner) == {b"counts": 1}
 
 
@@ -227,13 +230,13 @@ def test_partitions_that_a_live_member_handed_over_cost_it_nothing(
     owner = start()
     owner.claim()
     batch = owner.write(1, b"counts")
-    owner.transactions.commit(batch)
+    owner.transactions.commit_batch(None, batch)
     other = start()
     owner.member.committed(batch.ranges.keys())
     other.transactions.take_over(batch.ranges.keys(), other.owner)
-    epoch = owner.transactions._producer._state.epoch
-    owner.transactions.commit(owner.batch(owner.owner, owner.write(2, b"goes on").ranges))
-    assert owner.transactions._producer._state.epoch.producer_id == epoch.producer_id
+    epoch = owner.producer._state.epoch
+    owner.transactions.commit_batch(None, owner.batch(owner.owner, owner.write(2, b"goes on").ranges))
+    assert owner.producer._state.epoch.producer_id == epoch.producer_id
     assert values(topics, owner) == {b"counts": 1, b"goes on": 1}
 
 
@@ -243,11 +246,11 @@ def test_offsets_of_another_generation_or_member_do_not_count(topics: Topics, st
     batch = application.write(7, b"does not count")
     now = application.owner
     with pytest.raises(ClientError) as found:
-        application.transactions.commit(replace(batch, owner=replace(now, generation=now.generation + 1)))
+        application.transactions.commit_batch(None, replace(batch, owner=replace(now, generation=now.generation + 1)))
     assert found.value.retriable
     with pytest.raises(SinkFencedError):
-        application.transactions.commit(replace(batch, owner=replace(now, member_id="nobody")))
-    application.transactions.abort()
+        application.transactions.commit_batch(None, replace(batch, owner=replace(now, member_id="nobody")))
+    application.transactions.abort(None, batch)
     assert not values(topics, application)
     assert application.offsets(topics) == {0}
 
@@ -264,20 +267,20 @@ def test_offsets_that_were_sent_early_are_sent_again_in_the_generation_of_the_co
         application.member.committed(batch.ranges)  # waits until offsets are stable
         return application.offsets(topics)
 
-    transactions.commit(replace(batch, owner=Owner(now.group, now.generation + 1, now.member_id)))
+    transactions.commit_batch(None, replace(batch, owner=Owner(now.group, now.generation + 1, now.member_id)))
     assert committed() == {1}, "they were in the transaction before there was another generation"
     next_owner = replace(now, generation=now.generation + 1)
     early = application.batch(next_owner, {p: Range(1, 2) for p in batch.ranges})
-    transactions.begin_with_offsets(early)
-    transactions.write([[]], application._writer, early)
-    transactions.commit(replace(early, owner=now))
+    transactions.begin(early)
+    transactions.collect(EncodingWriter(application._writer), [[]], early)
+    transactions.commit_batch(None, replace(early, owner=now))
     assert committed() == {2}
-    transactions.begin_with_offsets(replace(early, owner=now))
-    transactions.write([[]], application._writer, early)
-    transactions.commit(application.batch(now, {p: Range(2, 3) for p in batch.ranges}))
+    transactions.begin(replace(early, owner=now))
+    transactions.collect(EncodingWriter(application._writer), [[]], early)
+    transactions.commit_batch(None, application.batch(now, {p: Range(2, 3) for p in batch.ranges}))
     assert committed() == {3}, "others than those that were sent"
     monkeypatch.setattr(kafka_transactions, "_LONGEST_BEGUN", -1.0)
-    transactions.commit(application.write(4, b"b", early=True))
+    transactions.commit_batch(None, application.write(4, b"b", early=True))
     assert values(topics, application) == {b"a": 1, b"b": 1}
     assert committed() == {4}, "it took too long: the transaction was begun anew"
 
@@ -287,7 +290,7 @@ def test_records_follow_the_offsets_that_are_on_their_way_and_nobody_asks_the_br
 ) -> None:
     application = start()
     application.claim()
-    application.transactions.commit(application.write(1, b"a"))
+    application.transactions.commit_batch(None, application.write(1, b"a"))
     steps, send, until_done = list[str](), Connections.send, TransactionalProducer._until_done
 
     def sent(self: Connections, broker: int, address: Any, request: Any) -> None:
@@ -302,7 +305,7 @@ def test_records_follow_the_offsets_that_are_on_their_way_and_nobody_asks_the_br
     monkeypatch.setattr(Connections, "send", sent)
     monkeypatch.setattr(TransactionalProducer, "_until_done", asked)
     for number in (2, 3):
-        application.transactions.commit(application.write(number, b"b", early=True))
+        application.transactions.commit_batch(None, application.write(number, b"b", early=True))
     names = ["AddOffsetsToTxnResponse", "TxnOffsetCommitResponse", "ProduceRequest", "EndTxnResponse"]
     assert steps == 2 * names
 
@@ -319,9 +322,9 @@ def test_the_records_of_all_partitions_are_one_request(
             sent.append(request)
         send(self, broker, address, request)
 
-    application.transactions.commit(application.write(1, b"a"))  # leaders are known from here on
+    application.transactions.commit_batch(None, application.write(1, b"a"))  # leaders are known from here on
     monkeypatch.setattr(Connections, "send", noted)
-    application.transactions.commit(application.write(2, b"b", b"c", b"d"))
+    application.transactions.commit_batch(None, application.write(2, b"b", b"c", b"d"))
     (request,) = sent
     assert [len(topic.partition_data) for topic in request.topic_data] == [2]
 
@@ -329,7 +332,7 @@ def test_the_records_of_all_partitions_are_one_request(
 def test_an_output_topic_that_was_deleted_is_named(topics: Topics, start: Callable[[], Application]) -> None:
     application = start()
     application.claim()
-    application.transactions.commit(application.write(1, b"a"))
+    application.transactions.commit_batch(None, application.write(1, b"a"))
     out = application._writer.topic or ""
     topics.admin.delete_topic(out)
     with pytest.raises((UnknownTopicError, WriteError), match=f"no such topic: {out}"):

@@ -13,6 +13,7 @@ from roster.client import (
     AuthenticationError,
     AuthorizationError,
     ClientError,
+    TransactionalProducer,
     UnknownTopicError,
     UnreachableError,
 )
@@ -41,9 +42,9 @@ from roster.security import Security
 from roster.sinks.formats import Avro, check_format, encoding_of
 from roster.sinks.kafka_transactions import (
     TRANSACTION_TIMEOUT_MS,
-    KafkaTransactions,
     OtherClusterError,
     TransactionalSink,
+    started_producer,
 )
 from roster.sinks.tasks.encoded_values import RecordEncoding
 from roster.wire import ErrorCode
@@ -123,7 +124,7 @@ class KafkaSink(BatchSink):
         self._carries = False
         settings = parse_producer_options(options or {})
         self._transaction_timeout_ms: int = settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
-        self._transactions: KafkaTransactions | None = None
+        self._producer: TransactionalProducer | None = None
         self._partitions: list[TopicPartition] = []
         self._admin: Admin | None = None
         self._missing = ""
@@ -193,7 +194,7 @@ class KafkaSink(BatchSink):
             return self
         arguments = source, self._bootstrap, self._security, self._transaction_timeout_ms
         try:
-            self._transactions = KafkaTransactions.start(*arguments)
+            self._producer = started_producer(*arguments)
         except (ClientError, OtherClusterError) as error:
             is_away = isinstance(error, UnreachableError)  # it may have transactions when it is back
             if self._exactly_once or is_away or (isinstance(error, ClientError) and error.code == _BAD_TIMEOUT):
@@ -202,7 +203,7 @@ class KafkaSink(BatchSink):
                 raise PipelineError(f"no transactions: {error}", field=field, fix=fix) from error
             log.info("%s: writes to Kafka at least once: %s", source.group, error)
             return self
-        return TransactionalSink(self, self._transactions, self._writer, self._partitions)
+        return TransactionalSink(self, self._producer, source.group, self._writer, self._partitions)
 
     @override
     def written_columns(self, df: DataFrame) -> DataFrame:
@@ -257,9 +258,9 @@ class KafkaSink(BatchSink):
         if self._admin is not None:
             self._admin.close()
             self._admin = None
-        transactions, self._transactions = self._transactions, None
-        if transactions is not None:
-            transactions.close()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
 
     @override
     def check(self, schema: StructType) -> None:

@@ -63,11 +63,48 @@ def transactional_id(source: Source) -> str:
     return f"{source.group}-{source.group_instance_id}-{hashlib.sha256(parts).hexdigest()[:8]}"
 
 
-class KafkaTransactions:
-    """The transactions of one run, one after the other."""
+def started_producer(source: Source, bootstrap: str, security: Security, timeout_ms: int) -> TransactionalProducer:
+    """Take a transactional id. Raise OtherClusterError or ClientError if such transactions are impossible."""
+    producer = TransactionalProducer(
+        bootstrap,
+        transactional_id(source),
+        source.group,
+        transaction_timeout_ms=timeout_ms,
+        request_timeout_ms=source.request_timeout_ms,
+        client_id=source.client_id,
+        group_instance_id=source.group_instance_id,
+        security=security,
+    )
+    try:
+        cluster = producer.start()
+        if bootstrap != source.bootstrap:
+            with Admin(source.bootstrap, security=source.security) as admin:
+                of_source = admin.cluster_id()
+            if cluster is None or cluster != of_source:
+                raise OtherClusterError("it is not in the cluster that the pipeline reads from")
+    except BaseException:
+        producer.close()
+        raise
+    return producer
 
-    def __init__(self, producer: TransactionalProducer, group: str) -> None:
-        self._producer, self._group = producer, group
+
+class TransactionalSink(BatchSink):
+    """Records of batches and the group's offsets, in one transaction for each batch, one after the other."""
+
+    accepts_part = True
+    commits_offsets = True
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        producer: TransactionalProducer,
+        group: str,
+        writer: KafkaWriter,
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        """producer: has started; the caller closes it. partitions: of the topics that are known beforehand."""
+        self._sink, self._producer, self._group = sink, producer, group
+        self._writer, self._partitions = writer, partitions
         self._is_open = False
         self._begun: tuple[ProducerIdentity, float] | None = None
         """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
@@ -75,39 +112,20 @@ class KafkaTransactions:
         self._aborted = 0
         self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
 
-    @classmethod
-    def start(cls, source: Source, bootstrap: str, security: Security, timeout_ms: int) -> KafkaTransactions:
-        """Take a transactional id. Raise OtherClusterError or ClientError if such transactions are impossible."""
-        producer = TransactionalProducer(
-            bootstrap,
-            transactional_id(source),
-            source.group,
-            transaction_timeout_ms=timeout_ms,
-            request_timeout_ms=source.request_timeout_ms,
-            client_id=source.client_id,
-            group_instance_id=source.group_instance_id,
-            security=security,
-        )
-        try:
-            cluster = producer.start()
-            if bootstrap != source.bootstrap:
-                with Admin(source.bootstrap, security=source.security) as admin:
-                    of_source = admin.cluster_id()
-                if cluster is None or cluster != of_source:
-                    raise OtherClusterError("it is not in the cluster that the pipeline reads from")
-        except BaseException:
-            producer.close()
-            raise
-        return cls(producer, source.group)
+    @property
+    @override
+    def most_offsets(self) -> int:
+        return max(int(_MOST_DRIVER_BYTES / self._bytes_per_offset), 1)
 
-    def close(self) -> None:
-        """Abort an open transaction, and disconnect."""
-        self._producer.close()
+    @override
+    def check(self, schema: StructType) -> None:
+        self._sink.check(schema)
 
-    def metadata(self, owner: Owner) -> str:
-        """Return the text that names this run's transactional id beside committed offsets."""
-        return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+    @override
+    def check_target(self) -> None:
+        self._sink.check_target()
 
+    @override
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
         """End transactions that earlier owners of partitions left open. Raise ClientError if their state is unknown."""
         try:
@@ -117,38 +135,59 @@ class KafkaTransactions:
         for name in sorted(fenced):
             log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
 
-    def encoder_by_size(
-        self, batch: Batch | None, writer: KafkaWriter, partitions: Collection[TopicPartition]
-    ) -> EncodingWriter | ExchangeWriter:
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        """Return the text that names this run's transactional id beside committed offsets."""
+        return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
         """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
 
         Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
-        `partitions` are the topic's, if there is one topic: the transaction of that stage has them all.
         """
+        writer: Any = self._sink.task_writer(batch, schema)
         if batch is None or (not batch.rewrites_state and batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES):
             return EncodingWriter(writer, _MOST_DRIVER_BYTES)
-        return ExchangeWriter(writer, partial(self.begin, partitions))
+        # Its transaction has all partitions of the topic, if there is one topic.
+        return ExchangeWriter(writer, partial(self._begin, self._partitions))
 
-    def check_written(self, results: Sequence[Written], batch: Batch) -> None:
-        """Check what the tasks of an `ExchangeWriter` have written. Raises as `write` does."""
+    @override
+    def written_columns(self, df: DataFrame) -> DataFrame:
+        return self._sink.written_columns(df)
+
+    @override
+    def begin(self, batch: Batch) -> None:
+        """Begin the batch's transaction with its offsets, which then need no time once its records are made."""
+        self._begun = None
+        identity = self._begin(())
+        self._producer.send_offsets(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
+        self._begun = identity, time.monotonic()
+
+    @override
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+        if not results:
+            return
+        if isinstance(writer, ExchangeWriter):
+            self._check_written(results[0], batch)
+        else:
+            self._write(results, batch)
+
+    def _check_written(self, results: Sequence[Written], batch: Batch) -> None:
+        """Check what the tasks of an `ExchangeWriter` have written. Raises as `_write` does."""
         problems = [result for result in results if result.problem]
         if problems:
             final = next((result for result in problems if not result.is_lost), None)
             if final is None:
-                raise self.lost(TransactionLostError(problems[0].problem))
+                raise self._lost(TransactionLostError(problems[0].problem))
             raise WriteError(final.problem)
         self._learn(sum(result.written_bytes for result in results), batch)
-
-    @property
-    def most_offsets(self) -> int:
-        """The most offsets of a batch that the driver writes, as far as is known."""
-        return max(int(_MOST_DRIVER_BYTES / self._bytes_per_offset), 1)
 
     def _learn(self, size: int, batch: Batch) -> None:
         if not batch.rewrites_state:
             self._bytes_per_offset = max(size, 1) / max(batch.offsets, 1)
 
-    def write(self, results: Iterable[list[EncodedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
+    def _write(self, results: Iterable[list[EncodedBatch] | None], batch: Batch) -> None:
         """Begin a transaction and write the tasks' record batches from the driver.
 
         Raises SinkFencedError if the transaction is lost or a task made more than it may return; WriteError for errors
@@ -161,8 +200,8 @@ class KafkaTransactions:
                 raise SinkFencedError("records are larger than those before; once more, with tasks that write")
             batches += some
         self._learn(sum(encoded.body.size for encoded in batches), batch)
-        identity = self.begin({TopicPartition(encoded.topic, encoded.partition) for encoded in batches})
-        output = replace(writer, identity=identity).open()
+        identity = self._begin({TopicPartition(encoded.topic, encoded.partition) for encoded in batches})
+        output = replace(self._writer, identity=identity).open()
         try:
             output.write_encoded(batches)
             output.close()
@@ -170,11 +209,11 @@ class KafkaTransactions:
         except BaseException as error:
             output.abort()
             if isinstance(error, TransactionLostError):
-                raise self.lost(error) from error
+                raise self._lost(error) from error
             raise
 
-    def begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
-        """Begin a transaction that may write to these partitions. Raises as `write` does."""
+    def _begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
+        """Begin a transaction that may write to these partitions. Raises as `_write` does."""
         self._written = {}
         begun, self._begun = self._begun, None
         try:
@@ -184,17 +223,11 @@ class KafkaTransactions:
                 self._is_open = True
             self._producer.add_partitions(partitions)
         except TransactionAbortedError as error:
-            raise self.lost(error) from error
+            raise self._lost(error) from error
         return begun[0]
 
-    def begin_with_offsets(self, batch: Batch) -> None:
-        """Begin the batch's transaction with its offsets, which then need no time once its records are made."""
-        self._begun = None
-        identity = self.begin(())
-        self._producer.send_offsets(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
-        self._begun = identity, time.monotonic()
-
-    def commit(self, batch: Batch) -> dict[TopicPartition, int]:
+    @override
+    def commit_batch(self, written: None, batch: Batch) -> Mapping[TopicPartition, int]:
         """Commit records and offsets; return the ends of the logs that the driver wrote to.
 
         Raises SinkFencedError if neither counts, ClientError if that is unknown.
@@ -202,18 +235,19 @@ class KafkaTransactions:
         try:
             self._producer.commit(batch.group_offsets, batch.owner.generation, batch.owner.member_id)
         except (TransactionAbortedError, CommitFenced) as error:
-            raise self.lost(error) from error
+            raise self._lost(error) from error
         self._is_open, self._begun, self._aborted = False, None, 0
         # Behind its records each log gets the transaction's marker.
         return {TopicPartition(*partition): end + 1 for partition, end in self._written.items() if end is not None}
 
-    def abort(self) -> None:
+    @override
+    def abort(self, written: None, batch: Batch) -> None:
         """Abort an open transaction, which fences everything that still writes under its epoch."""
         if self._is_open:
             self._is_open, self._begun = False, None
             self._producer.abort()
 
-    def lost(self, error: Exception) -> SinkFencedError | PipelineError:
+    def _lost(self, error: Exception) -> SinkFencedError | PipelineError:
         """Return the exception for a transaction that cannot be committed."""
         self._aborted += 1
         if self._aborted <= _MOST_ABORTED:
@@ -223,71 +257,3 @@ class KafkaTransactions:
             field="KafkaSink",
             fix="Raise transaction.timeout.ms if they take longer than that, or lower max_offsets_per_batch",
         )
-
-
-class TransactionalSink(BatchSink):
-    """Records of batches and the group's offsets, in one transaction for each batch."""
-
-    accepts_part = True
-    commits_offsets = True
-
-    def __init__(
-        self,
-        sink: BatchSink,
-        transactions: KafkaTransactions,
-        writer: KafkaWriter,
-        partitions: Collection[TopicPartition],
-    ) -> None:
-        """partitions: of the topics that are known beforehand."""
-        self._sink, self._transactions, self._writer, self._partitions = sink, transactions, writer, partitions
-
-    @property
-    @override
-    def most_offsets(self) -> int:
-        return self._transactions.most_offsets
-
-    @override
-    def check(self, schema: StructType) -> None:
-        self._sink.check(schema)
-
-    @override
-    def check_target(self) -> None:
-        self._sink.check_target()
-
-    @override
-    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        self._transactions.take_over(partitions, owner)
-
-    @override
-    def offset_metadata(self, owner: Owner) -> str:
-        return self._transactions.metadata(owner)
-
-    @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
-        writer: Any = self._sink.task_writer(batch, schema)
-        return self._transactions.encoder_by_size(batch, writer, self._partitions)
-
-    @override
-    def written_columns(self, df: DataFrame) -> DataFrame:
-        return self._sink.written_columns(df)
-
-    @override
-    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
-        if not results:
-            return
-        if isinstance(writer, ExchangeWriter):
-            self._transactions.check_written(results[0], batch)
-        else:
-            self._transactions.write(results, self._writer, batch)
-
-    @override
-    def begin(self, batch: Batch) -> None:
-        self._transactions.begin_with_offsets(batch)
-
-    @override
-    def commit_batch(self, written: None, batch: Batch) -> Mapping[TopicPartition, int]:
-        return self._transactions.commit(batch)
-
-    @override
-    def abort(self, written: None, batch: Batch) -> None:
-        self._transactions.abort()
