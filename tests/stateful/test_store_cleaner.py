@@ -26,13 +26,16 @@ class Host:
         self.case = Case({0: 9, 1: 9, 2: 9, 3: 9})
         self.case.join({0: 9, 1: 9, 2: 9})
         self.case.member.become([0], [1])
-        self.cleaner = StoreCleaner(self.case.copies, 600.0, limit, is_local=is_local, now=lambda: self.case.at)
+        self.cleaner = StoreCleaner(
+            self.case.copies, 600.0, limit, self.on_hosts, is_local=is_local, now=lambda: self.case.at
+        )
         self.asked: list[Wanted] = []
         self.answer = Cleaned("p", [], {}, 0)
 
     def at(self, seconds: float) -> Sequence[Wanted]:
         self.case.at, before = seconds, len(self.asked)
-        self.cleaner.clean_if_due(self.on_hosts)
+        if seconds >= self.cleaner.due_at:
+            self.cleaner.clean()
         return self.asked[before:]
 
     def on_hosts(self, wanted: Wanted) -> Sequence[Cleaned]:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ from roster.state.definition import Definition
 from roster.state.event_time import microseconds
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
-from roster.stateful.store_cleaner import Cleaning, cleaning
+from roster.stateful.store_cleaner import StoreCleaner, clean_host
 from roster.stateful.stores import Stores, admin_of
 from roster.stateful.table_sink import TableStateSink
 from roster.stateful.tasks.host_stores import check_state_dir
@@ -152,9 +153,9 @@ def _stateful(
         replayed = sink.replayed if isinstance(sink, TableStateSink) else frozenset
         if stores.refusal is not None:
             options = replace(options, starting_offsets="earliest")  # of partitions that are new
-        joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
+        joins, cluster, cleaner = _tables_and_cleaning(jobs, stores, opened)
         paused = (lambda _: ()) if switching is None else switching.paused
-        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, clean, replayed, paused)
+        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, cleaner, replayed, paused)
         if frames is None:
             runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
         else:
@@ -176,7 +177,7 @@ def _stateful(
 
 def _tables_and_cleaning(
     jobs: SparkJobs, stores: Stores, opened: contextlib.ExitStack
-) -> tuple[list[TableJoins], Cluster | None, Cleaning]:
+) -> tuple[list[TableJoins], Cluster | None, StoreCleaner]:
     """Return the table joins beside these stores, which `opened` closes, where tasks run, and what cleans the stores.
 
     Raises PipelineError and ClientError.
@@ -188,11 +189,10 @@ def _tables_and_cleaning(
             opened.callback(joins[-1].close)
     places = [*stores.topology.places, *(place for join in joins for place in join.places)]
     cluster = None if jobs.is_local else Cluster(jobs.context)
-    return (
-        joins,
-        cluster,
-        cleaning(stores.copies, stores.options.state, places, jobs.on_each_host, is_local=jobs.is_local),
-    )
+    on_hosts = lambda wanted: jobs.on_each_host(partial(clean_host, places, wanted))  # noqa: E731
+    state, is_local = stores.options.state, jobs.is_local
+    delay = state.cleanup_delay_ms / 1000
+    return joins, cluster, StoreCleaner(stores.copies, delay, state.max_bytes, on_hosts, is_local=is_local)
 
 
 def _can_switch(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
@@ -248,8 +248,8 @@ def _stateless(
                 options, [SubtopologyPlan(subtopology, (), tables=tables)], GrownInput(jobs.spark, config)
             )
             opened.callback(stores.close)
-            joins, cluster, clean = _tables_and_cleaning(jobs, stores, opened)
-            parts = jobs, cluster, config, function, stores, joins, clean
+            joins, cluster, cleaner = _tables_and_cleaning(jobs, stores, opened)
+            parts = jobs, cluster, config, function, stores, joins, cleaner
             work = StatefulBatches(*parts, frozenset, lambda _: (), JoinTask)
             between, membership = stores, stores.member
         sink.open(jobs.spark, options.group, options.start_timeout_ms)

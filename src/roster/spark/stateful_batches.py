@@ -33,7 +33,7 @@ from roster.spark.joined_batches import TableJoins
 from roster.stateful.definition_check import DefinitionCheck
 from roster.stateful.due_tasks import TaskRun
 from roster.stateful.restore_schedule import CopiesNow, deal
-from roster.stateful.store_cleaner import Cleaning
+from roster.stateful.store_cleaner import StoreCleaner
 from roster.stateful.stores import Stores
 from roster.stateful.tasks.catch_up import StoreTarget
 from roster.stateful.tasks.host_stores import Restored, RestoreJob, check_state_dir, found_here
@@ -68,7 +68,7 @@ class StatefulBatches(ReadBatches):
         function: ArrowFunction | None,
         stores: Stores,
         joins: Sequence[TableJoins],
-        clean: Cleaning,
+        cleaner: StoreCleaner,
         replayed: Callable[[], Collection[TaskId]],
         paused: Callable[[Collection[TopicPartition]], Collection[TopicPartition]],
         task: type[StatefulTask] = StatefulTask,
@@ -81,8 +81,8 @@ class StatefulBatches(ReadBatches):
         Raises PipelineError if the group's state has another definition.
         """
         super().__init__(jobs, config, function)
-        self._cluster, self._stores, self._joins, self._clean, self._replayed = cluster, stores, joins, clean, replayed
-        self._paused, self._task = paused, task
+        self._cluster, self._stores, self._joins, self._cleaner = cluster, stores, joins, cleaner
+        self._replayed, self._paused, self._task = replayed, paused, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self.topology, self._copies = stores.topology, stores.copies
         self._plans = {plan.subtopology.number: plan for plan in stores.plans}
@@ -130,6 +130,11 @@ class StatefulBatches(ReadBatches):
         began = time.monotonic()
         outcome = self._written(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], write)
         return self._recorded(batch, outcome, (lanes, time.monotonic() - began))
+
+    def _clean(self) -> None:
+        """Clean the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
+        if time.monotonic() >= self._cleaner.due_at:
+            self._cleaner.clean()
 
     def _look_up_targets(self, batch: Batch) -> None:
         """Look up how far the stores of the batch's tasks have to go, and what is left to read behind it."""

@@ -6,14 +6,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.pipeline.errors import PipelineError
-from roster.pipeline.state_options import State
 from roster.state.cleaning import clean, give_up, keep, sizes, task_name
 from roster.stateful.restore_schedule import Copies
 from roster.stateful.tasks.host_stores import process_id
@@ -77,31 +75,32 @@ class StoreCleaner:
         copies: Copies,
         delay: float,
         limit: int | None,
+        on_hosts: OnHosts,
         *,
         is_local: bool,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`delay` in seconds, `limit` in bytes for each host; `is_local`: looking needs no Spark job."""
-        self._copies, self._delay, self._limit, self._now = copies, delay, limit, now
+        """`delay` and `now` in seconds, `limit` in bytes for each host. is_local: looking needs no Spark job."""
+        self._copies, self._delay, self._limit, self._on_hosts, self._now = copies, delay, limit, on_hosts, now
         self._pause = min(_MOST_PAUSE, delay / 4)
         self._limit_pause = 0.0 if is_local else _LIMIT_PAUSE
         self._cleans_from = now() + delay
         """Do not clean before this: after a restart the group returns the old tasks first."""
         self._done = now()
-        self._looked = float("-inf")
+        self.due_at = self._done + self._pause if limit is None else float("-inf")
+        """When to clean next, by `now`."""
 
-    def clean_if_due(self, on_hosts: OnHosts) -> None:
-        """Clean the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
+    def clean(self) -> None:
+        """Clean the stores, which are due. Raises PipelineError if active tasks' stores are beyond the limit."""
         now = self._now()
-        is_due = now >= self._done + self._pause
-        if not is_due and (self._limit is None or now < self._looked + self._limit_pause):
-            return
+        if is_due := now >= self._done + self._pause:
+            self._done = now
         delay = self._delay if is_due and now >= self._cleans_from else None
         active, standby = self._copies.kept()
-        done = on_hosts(Wanted(_texts(active | standby), _texts(standby), delay, self._limit))
-        self._looked = now
-        if is_due:
-            self._done = now
+        self.due_at = self._done + self._pause
+        if self._limit is not None:
+            self.due_at = min(self.due_at, now + self._limit_pause)
+        done = self._on_hosts(Wanted(_texts(active | standby), _texts(standby), delay, self._limit))
         for place in {cleaned.place: cleaned for cleaned in done}.values():
             self._note(place)
 
@@ -119,23 +118,6 @@ class StoreCleaner:
                 field="State.max_bytes",
                 fix="Raise it, or add applications or hosts that take a part of the tasks",
             )
-
-
-Cleaning = Callable[[], None]
-"""Cleans an application's stores if it is time; raises as `StoreCleaner.clean_if_due`."""
-
-
-def cleaning(
-    copies: Copies,
-    state: State,
-    places: Sequence[Place],
-    on_each_host: Callable[[Callable[[], Cleaned]], Sequence[Cleaned]],
-    *,
-    is_local: bool,
-) -> Cleaning:
-    """Return what cleans the stores at these places. on_each_host: has it done there, on some hosts more than once."""
-    cleaner = StoreCleaner(copies, state.cleanup_delay_ms / 1000, state.max_bytes, is_local=is_local)
-    return lambda: cleaner.clean_if_due(lambda wanted: on_each_host(partial(clean_host, places, wanted)))
 
 
 def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
