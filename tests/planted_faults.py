@@ -212,7 +212,7 @@ FAULTS = (
     ),
     Fault(
         "positions of partitions that were lost amid a commit are kept",
-        "pipeline/driver/commits.py",
+        "pipeline/driver/batch_run.py",
         "                self.drop_positions(fenced)\n",
         "",
         "pipeline/driver",

@@ -42,8 +42,8 @@ _TABLE = (
     Step("its positions are checked", "roster.sinks.positions:PositionedSink._fence", is_behind=True),
 )
 _GROUP = (
-    Step("the sink has committed, the group has not", "roster.pipeline.driver.commits:Commits.commit_offsets"),
-    Step("both have", "roster.pipeline.driver.commits:Commits.commit_offsets", is_behind=True),
+    Step("the sink has committed, the group has not", "roster.pipeline.driver.batch_run:BatchRuns._commit_offsets"),
+    Step("both have", "roster.pipeline.driver.batch_run:BatchRuns._commit_offsets", is_behind=True),
 )
 _LOG = "roster.sinks.commit_log:CommitLog"
 _WRITE = "deltalake:DeltaTable.create_write_transaction"

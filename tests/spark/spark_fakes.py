@@ -10,7 +10,7 @@ from roster.model import TopicPartition
 from roster.model.offsets import Arrival
 from roster.pipeline.batch import Batch, Owner
 from roster.pipeline.batch_sink import BatchSink
-from roster.pipeline.driver.batch_guard import BatchGuard
+from roster.pipeline.driver.batch_run import BatchGuard
 from roster.pipeline.driver.runner_protocol import Outcome, Refused
 from roster.pipeline.errors import SinkFencedError
 

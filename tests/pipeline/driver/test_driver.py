@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
 from roster.model.offsets import Arrival
 from roster.pipeline.driver import loop
-from roster.pipeline.driver.batch_guard import cancel_reason
+from roster.pipeline.driver.batch_run import cancel_reason
 from roster.pipeline.driver.loop import DriverLoop
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options, Tuning

@@ -11,7 +11,7 @@ import pytest
 
 from roster.client import ClosedError, RequestTimeoutError, UnknownTopicError, UnreachableError
 from roster.pipeline.driver import run, signals
-from roster.pipeline.driver.batch_guard import BatchGuard
+from roster.pipeline.driver.batch_run import BatchGuard
 from roster.pipeline.driver.reporting import Reporter
 from roster.pipeline.driver.run import Run, client_id_of
 from roster.pipeline.driver.runner_protocol import BetweenBatches

@@ -194,7 +194,7 @@ def test_the_first_results_of_one_group_are_in_the_second_batch_after_the_last_o
 ) -> None:
     clock, cluster = Clock(), Cluster(rate)
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("loop", "switching", "reporting"):
+        for module in ("loop", "batch_run", "switching", "reporting"):
             patch.setattr(f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
         old, new = (
             Group(cluster, name, each, keeps_state=keeps_state, trigger_interval_ms=interval)
@@ -222,7 +222,7 @@ def test_the_batch_between_is_as_large_as_it_must_be_and_no_larger_than_it_may_b
 ) -> None:
     """A batch of the old group has hundreds of records; those of the new one had ten before the switch."""
     clock, cluster = Clock(), Cluster(100.0)
-    for module in ("loop", "switching", "reporting"):
+    for module in ("loop", "batch_run", "switching", "reporting"):
         monkeypatch.setattr(f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
     old = Group(cluster, OLD, 2.0, keeps_state=True)
     new = Group(cluster, NEW, 0.05, keeps_state=True, pace=Pace(BatchSize(10, 1.0)), max_offsets_per_batch=most)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, GroupMember, OffsetAndMetadata, Ownership
 from roster.client.arrivals import MOST_WATCHED
 from roster.model import TopicPartition
@@ -20,14 +19,12 @@ from roster.model.switch import Results
 from roster.pipeline.batch import Batch, Owner, Progress, Range, Split, total
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver import offset_ranges
-from roster.pipeline.driver.batch_guard import OUTLASTS, BatchGuard
+from roster.pipeline.driver.batch_run import RETRY_SECONDS, BatchGuard, BatchRuns, BatchTimer
 from roster.pipeline.driver.batch_size import BatchSize, Pace
-from roster.pipeline.driver.commits import RETRY_SECONDS, Commits
 from roster.pipeline.driver.offset_ranges import StartingPositions, Targets
 from roster.pipeline.driver.reporting import Reporter
-from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Refused, Runner
+from roster.pipeline.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Runner
 from roster.pipeline.driver.switching import Unswitched
-from roster.pipeline.errors import MissingSchemasError, RefusedRowsError, SinkFencedError
 from roster.pipeline.options import Options
 
 log = logging.getLogger("roster.spark")
@@ -42,27 +39,6 @@ _UNASKED = 0.6
 _MOST_UNASKED = 0.05  # seconds, as the next batch may be a short one
 _LOOK_INTERVAL = 3.0
 """Seconds between two looks at what a sink writes to while there is nothing to read."""
-
-
-class _Timer:
-    """Times of one batch: when it began, and how long each phase took."""
-
-    def __init__(self) -> None:
-        self.started_at = wall_ms()
-        """Wall-clock milliseconds."""
-        self.begun = self._lapped = time.monotonic()
-        self.phases: dict[str, int] = {}
-
-    def lap(self, phase: str) -> None:
-        """Record the milliseconds since the last lap."""
-        now = time.monotonic()
-        self.phases[phase] = round((now - self._lapped) * 1000)
-        self._lapped = now
-
-    @property
-    def duration_ms(self) -> int:
-        """Milliseconds from the start to the last lap."""
-        return round((self._lapped - self.begun) * 1000)
 
 
 def pace_of(options: Options) -> Pace:
@@ -96,7 +72,6 @@ class DriverLoop:
         self._switching = switching or Unswitched()
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
-        self._commits = Commits(member, sink, self._stores, self._switching, lambda: self._stopping)
         self._targets = Targets(options.topics, self._stores.log_ends)
         margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
@@ -114,6 +89,8 @@ class DriverLoop:
         self.passes = 0
         """Passes that have begun: what is committed in one is reported before the next."""
         self._pace = pace or pace_of(options)
+        parts = member, runner, sink, self._stores, self._switching, self._guard, self._pace
+        self._runs = BatchRuns(*parts, lambda: self._stopping)
         self._batch_started = float("-inf")
         self._sink_checked_at = time.monotonic()
         self._asking_seconds = 0.0
@@ -182,7 +159,7 @@ class DriverLoop:
         self._switch(ownership)
         if not self._committed.positions:
             return ownership, self._restore_copies(ownership, available_now=available_now)
-        timer = _Timer()
+        timer = BatchTimer()
         ends = self._ends = self._log_ends(available_now=available_now)
         available = self._available(ends, available_now=available_now)
         self._asking_seconds = time.monotonic() - timer.begun
@@ -222,33 +199,16 @@ class DriverLoop:
         ownership: Ownership,
         available: Mapping[TopicPartition, Range],
         ends: Mapping[TopicPartition, int],
-        timer: _Timer,
+        timer: BatchTimer,
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         batch, tasks = self._plan_batch(ownership, available)
         timer.lap("plan")
-        refused: list[Mapping[int, Mapping[int, str]]] = []
-        while True:
-            outcome = self._run_guarded(batch, tasks, refused)
-            timer.lap("work")
-            try:
-                is_committed = outcome is not None and self._commits.commit_results(batch, outcome, ownership)
-                break
-            except RefusedRowsError as error:
-                log.warning("batch %d is done again without bad rows: %s", batch.number, error)
-                refused.append(error.rows)
-        if outcome is None or not is_committed:
+        outcome = self._runs.run(batch, tasks, ownership, timer)
+        if outcome is None:
             self._reporter.abandoned()
-            self._commits.drop_positions(batch.ranges.keys())
             return
-        timer.lap("transaction" if self._sink.commits_offsets else "sink")
         self.batches += 1
-        if not self._sink.commits_offsets:
-            self._commits.commit_offsets(batch, ownership)
-            timer.lap("group")
-        if taken_over := self._switching.restrictions.taking_over & batch.ranges.keys():
-            self._switching.count_batch(taken_over)
-        self._pace.done(batch, timer.duration_ms / 1000)
         self._report(
             Progress(
                 **outcome.figures(),
@@ -294,7 +254,7 @@ class DriverLoop:
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=arrivals_read)
         next_offsets = batch.next_offsets
         if self._sink.commits_offsets:
-            batch = replace(batch, group_offsets=self._commits.group_offsets(next_offsets, batch.owner))
+            batch = replace(batch, group_offsets=self._runs.group_offsets(next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
             following = self._fully_read({**self._committed.positions, **next_offsets})
@@ -384,10 +344,10 @@ class DriverLoop:
         if new:
             self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
-        starts = self._commits.group_offsets(found, owner)
+        starts = self._runs.group_offsets(found, owner)
         is_needed = any(start.metadata for start in starts.values())
         if starts := starts if is_needed else {p: starts[p] for p in uncommitted}:
-            self._commits.commit_without_batch(starts, ownership, is_needed=is_needed)
+            self._runs.commit_without_batch(starts, ownership, is_needed=is_needed)
 
     def _switch(self, ownership: Ownership) -> None:
         """Take the next steps of a switch between two groups, if there is one; see `roster.model.switch`."""
@@ -405,7 +365,7 @@ class DriverLoop:
         offsets = {
             p: OffsetAndMetadata(positions[p], metadata=standing.added_to(metadata)) for p, standing in steps.items()
         }
-        self._commits.commit_without_batch(offsets, ownership)
+        self._runs.commit_without_batch(offsets, ownership)
         positions = self._committed.positions
         taken = {p: standing for p, standing in steps.items() if p in positions}
         self._switching.record(taken)
@@ -418,32 +378,10 @@ class DriverLoop:
         """Go on without reading where records lead to nothing, and return what is left to read."""
         if passed := available.keys() & self._switching.restrictions.passed_over:
             ends = {p: available[p].end for p in passed}
-            self._commits.commit_without_batch(self._commits.group_offsets(ends, self._owner(ownership)), ownership)
+            self._runs.commit_without_batch(self._runs.group_offsets(ends, self._owner(ownership)), ownership)
             self._committed.positions |= {p: end for p, end in ends.items() if p in self._committed.positions}
             return {p: span for p, span in available.items() if p not in passed}
         return available
-
-    def _run_guarded(self, batch: Batch, tasks: Sequence[Sequence[Split]], refused: Refused = ()) -> Outcome | None:
-        """Run the batch; return None if it was cancelled."""
-        self._guard.begin(batch)
-        try:
-            outcome = self._runner.run(batch, tasks, self._sink, refused)
-        except Exception as error:
-            reason = self._guard.end()
-            if reason is None and isinstance(error, SinkFencedError):
-                log.warning("batch %d is fenced by the sink: %s", batch.number, error)
-            elif reason is None and isinstance(error, MissingSchemasError):
-                log.info("batch %d is done again, with schemas that were not known: %s", batch.number, error.keys)
-            elif reason is None:
-                raise
-            if reason == OUTLASTS or self.stalled is not None:
-                self._pace.cancelled(batch)
-            self._commits.abort(None, batch)
-            return None
-        if self._guard.end() is None:
-            return outcome
-        self._commits.abort(outcome.written, batch)
-        return None
 
     def _is_done(self, ownership: Ownership) -> bool:
         """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""
