@@ -46,11 +46,6 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-def total(ranges: Mapping[TopicPartition, Range]) -> int:
-    """Return the number of offsets in all ranges."""
-    return sum(end - start for start, end in ranges.values())
-
-
 class Split(NamedTuple):
     """The part of a partition's range that one task reads."""
 
@@ -102,7 +97,7 @@ class Batch:
     @cached_property
     def offsets(self) -> int:
         """Number of offsets in all ranges."""
-        return total(self.ranges)
+        return sum(end - start for start, end in self.ranges.values())
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:

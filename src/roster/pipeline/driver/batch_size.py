@@ -167,15 +167,19 @@ class Pace:
     """What the batches of a run have taught: size, interval, and partitions that may hold a record that hangs."""
 
     def __init__(self, size: BatchSize) -> None:
-        self.size, self.interval, self.suspects = size, BatchInterval(), Suspects()
+        self.size, self.interval = size, BatchInterval()
+        self.suspects: Suspects | None = None
+        """None until a batch takes too long."""
 
     def done(self, batch: Batch, seconds: float) -> None:
         """Record a batch that ended."""
         self.size.done(batch.offsets, seconds)
         self.interval.done(seconds)
-        self.suspects.done(batch.ranges)
+        if self.suspects is not None:
+            self.suspects.done(batch.ranges)
 
     def cancelled(self, batch: Batch) -> None:
         """Record a batch that was cancelled because it took too long."""
         self.size.cancelled(batch.offsets)
+        self.suspects = self.suspects or Suspects()
         self.suspects.cancelled(batch.ranges)

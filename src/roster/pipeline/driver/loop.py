@@ -16,7 +16,7 @@ from roster.client.arrivals import MOST_WATCHED
 from roster.model import TopicPartition
 from roster.model.offsets import Arrival
 from roster.model.switch import Results
-from roster.pipeline.batch import Batch, Owner, Progress, Range, Split, total
+from roster.pipeline.batch import Batch, Owner, Progress, Range, Split
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver import offset_ranges
 from roster.pipeline.driver.batch_run import RETRY_SECONDS, BatchGuard, BatchRuns, BatchTimer
@@ -165,7 +165,8 @@ class DriverLoop:
         self._asking_seconds = time.monotonic() - timer.begun
         if not available:
             return ownership, self._restore_copies(ownership, available_now=available_now)
-        pause = self._seconds_to_wait(available, timer.begun, available_now=available_now)
+        most = self._pace.size.limit
+        pause = self._seconds_to_wait(available, most, timer.begun, available_now=available_now)
         if pause > 0:
             self._ends_asked_at = float("-inf")  # more will have come by then
             if not self._restore_copies(ownership, pause, available_now=available_now):
@@ -175,7 +176,7 @@ class DriverLoop:
             return ownership, True
         self._batch_started = timer.begun
         if left := self._skip_passed(available, ownership):
-            self._run_batch(ownership, left, ends, timer)
+            self._run_batch(ownership, left, most, ends, timer)
         return ownership, True
 
     def _log_ends(self, *, available_now: bool) -> Mapping[TopicPartition, int]:
@@ -186,7 +187,8 @@ class DriverLoop:
             **self._ends,
             **{p: max(arrivals[-1].end, self._ends.get(p, 0)) for p, arrivals in self._arrivals.items()},
         }
-        is_known = positions.keys() <= ends.keys() and not self._targets.have_repartition(self._arrivals)
+        is_known = positions.keys() <= ends.keys()
+        is_known = is_known and self._targets.own_topics.isdisjoint(partition.topic for partition in self._arrivals)
         is_told = bool(self._arrivals) or all(ends.get(p, offset) <= offset for p, offset in positions.items())
         age = time.monotonic() - self._ends_asked_at
         if is_known and is_told and not available_now and age < self._poll_seconds:
@@ -198,11 +200,12 @@ class DriverLoop:
         self,
         ownership: Ownership,
         available: Mapping[TopicPartition, Range],
+        most: int | None,
         ends: Mapping[TopicPartition, int],
         timer: BatchTimer,
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
-        batch, tasks = self._plan_batch(ownership, available)
+        batch, tasks = self._plan_batch(ownership, available, most)
         timer.lap("plan")
         outcome = self._runs.run(batch, tasks, ownership, timer)
         if outcome is None:
@@ -227,23 +230,22 @@ class DriverLoop:
         )
 
     def _plan_batch(
-        self, ownership: Ownership, available: Mapping[TopicPartition, Range]
+        self, ownership: Ownership, available: Mapping[TopicPartition, Range], most: int | None
     ) -> tuple[Batch, Sequence[Sequence[Split]]]:
-        """Return the next batch of what there is to read, and the splits of its tasks."""
-        most = self._pace.size.limit
+        """Return the next batch of what there is to read, and the splits of its tasks. most: of its offsets."""
         small = self._runner.most_offsets
         taking_over = self._switching.restrictions.taking_over
         if waiting := taking_over & available.keys():  # the only batch between the results of two groups
             available, most = {p: available[p] for p in waiting}, self._options.max_offsets_per_batch
         elif small is not None and self._sink.default_trigger_interval_ms is None and small < (most or small + 1):
             most = small
-            if total(available) > most:
+            if offset_ranges.total(available) > most:
                 self._batch_started = float("-inf")  # the rest does not wait for the next interval
-        chosen = self._pace.suspects.choose(frozenset(available))
-        ranges = offset_ranges.limit({p: span for p, span in available.items() if p in chosen}, most)
-        deal = offset_ranges.whole if self._runner.whole_partitions else offset_ranges.tasks
-        ranges |= {p: span for p, span in available.items() if p in chosen and span.start == span.end}
-        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
+        if (suspects := self._pace.suspects) is not None:
+            chosen = suspects.choose(frozenset(available))
+            available = {p: span for p, span in available.items() if p in chosen}
+        cores, least = self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task
+        ranges, tasks = offset_ranges.planned(available, most, cores, least, is_whole=self._runner.whole_partitions)
         arrivals_read = [
             arrival
             for p, arrivals in self._arrivals.items()
@@ -301,14 +303,16 @@ class DriverLoop:
         self._reporter.restoring(self._stores.restoring())
         return worked
 
-    def _seconds_to_wait(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
-        """Return the seconds to wait before the next look; 0 or less if the batch may start."""
-        configured, most = self._options.trigger_interval_ms, self._pace.size.limit
+    def _seconds_to_wait(
+        self, available: Mapping[TopicPartition, Range], most: int | None, now: float, *, available_now: bool
+    ) -> float:
+        """Return the seconds to wait before the next look; 0 or less if the batch may start. most: of its offsets."""
+        configured = self._options.trigger_interval_ms
         if not available.keys().isdisjoint(self._switching.restrictions.taking_over):
             return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
-        if available_now or (most is not None and total(available) >= most):
+        if available_now or (most is not None and offset_ranges.total(available) >= most):
             return 0.0
         suggested = self._sink.default_trigger_interval_ms
         interval = self._pace.interval.seconds if suggested is None else suggested / 1000

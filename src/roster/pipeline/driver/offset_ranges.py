@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from roster.client import ClientError, GroupMember
 from roster.model import OffsetAndMetadata, OffsetSpec, TopicPartition
 from roster.model.tasks import TaskId
-from roster.pipeline.batch import Owner, Range, Split, total
+from roster.pipeline.batch import Owner, Range, Split
 from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.reporting import Reporter, brief
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
+
+
+def total(ranges: Mapping[TopicPartition, Range]) -> int:
+    """Return the number of offsets in all ranges."""
+    return sum(end - start for start, end in ranges.values())
+
+
+def planned(
+    available: Mapping[TopicPartition, Range], most: int | None, cores: int, least: int, *, is_whole: bool
+) -> tuple[dict[TopicPartition, Range], list[tuple[Split, ...]]]:
+    """Return the ranges of a batch of at most `most` offsets, and their splits by task.
+
+    Empty ranges stay: their tasks run without records. is_whole: one task reads a partition's whole range.
+    """
+    ranges = limit(available, most)
+    ranges |= {partition: span for partition, span in available.items() if span.start == span.end}
+    return ranges, (whole if is_whole else tasks)(ranges, cores, least)
 
 
 def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[TopicPartition, Range]:
@@ -220,6 +237,8 @@ class Targets:
         """topics: the input. `log_ends` counts records of open transactions."""
         self._topics, self._log_ends = topics, log_ends
         self._targets: dict[TopicPartition, int] = {}
+        self.own_topics: frozenset[str] = frozenset()
+        """Repartition topics of owned partitions."""
         self._rounds = 0
         """How often those of repartition topics were set since the assignment."""
 
@@ -227,13 +246,10 @@ class Targets:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
         return isinstance(self._topics, tuple) and partition.topic not in self._topics
 
-    def have_repartition(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Return True if some of these are of such a topic."""
-        return any(map(self.is_repartition, partitions))
-
     def adopt(self, owned: Collection[TopicPartition], new: Collection[TopicPartition]) -> None:
         """Take a new assignment."""
-        kept = {p for p in owned if not (new and self.is_repartition(p))}
+        self.own_topics = frozenset(p.topic for p in owned if self.is_repartition(p))
+        kept = {p for p in owned if not (new and p.topic in self.own_topics)}
         self._targets = {p: end for p, end in self._targets.items() if p in kept}
         self._rounds = 0 if new else self._rounds
 
