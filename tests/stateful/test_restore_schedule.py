@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -15,6 +16,7 @@ from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
+from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.tasks.reader import ReaderConfig
 from roster.spark.stateful_batches import StatefulBatches
 from roster.state import Position
@@ -329,7 +331,9 @@ def test_spark_settles_the_stores_that_the_worker_has_not_come_to(done: int | No
         return [Restored(at(n), 5) for n in asked]
 
     spark.collect = collect
-    batches = StatefulBatches(spark, None, ReaderConfig("b:1", "g"), None, stores, (), MagicMock(), set, set)
+    cleaner = MagicMock(due_at=math.inf)
+    parts = spark, None, ReaderConfig("b:1", "g"), None, stores, (), cleaner
+    batches = StatefulBatches(*parts, set, Unswitched())
     stores.targets.last.return_value = targets
     worker = None if done is None else [Restored(at(n), 5) for n in range(done)]
     batches.settle(lambda _: worker)

@@ -19,7 +19,7 @@ from roster.model.topology import Subtopology, TopologyError, repartition_topic,
 from roster.pipeline.batch_sink import BatchSink, Source
 from roster.pipeline.driver.members import group_member
 from roster.pipeline.driver.runner_protocol import BetweenBatches
-from roster.pipeline.driver.switching import Switching
+from roster.pipeline.driver.switching import Switching, Unswitched
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
@@ -154,8 +154,8 @@ def _stateful(
         if stores.refusal is not None:
             options = replace(options, starting_offsets="earliest")  # of partitions that are new
         joins, cluster, cleaner = _tables_and_cleaning(jobs, stores, opened)
-        paused = (lambda _: ()) if switching is None else switching.paused
-        batches = StatefulBatches(jobs, cluster, config, function, stores, joins, cleaner, replayed, paused)
+        parts = jobs, cluster, config, function, stores, joins, cleaner
+        batches = StatefulBatches(*parts, replayed, switching or Unswitched())
         if frames is None:
             runner = SparkRunner(jobs, batches, as_struct(ROWS), small=options.tuning.small_batch_offsets)
         else:
@@ -250,7 +250,7 @@ def _stateless(
             opened.callback(stores.close)
             joins, cluster, cleaner = _tables_and_cleaning(jobs, stores, opened)
             parts = jobs, cluster, config, function, stores, joins, cleaner
-            work = StatefulBatches(*parts, frozenset, lambda _: (), JoinTask)
+            work = StatefulBatches(*parts, frozenset, Unswitched(), JoinTask)
             between, membership = stores, stores.member
         sink.open(jobs.spark, options.group, options.start_timeout_ms)
         opened.callback(sink.close)

@@ -20,6 +20,7 @@ from roster.model.tasks import TaskId
 from roster.pipeline.batch import Batch, StoreProgress
 from roster.pipeline.driver.offset_ranges import regrouped_by_task, spread
 from roster.pipeline.driver.runner_protocol import Outcome
+from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
 from roster.pipeline.tasks.accumulators import ByAttempt, ByTask
 from roster.pipeline.tasks.arrow_function import ArrowFunction
@@ -70,21 +71,22 @@ class StatefulBatches(ReadBatches):
         joins: Sequence[TableJoins],
         cleaner: StoreCleaner,
         replayed: Callable[[], Collection[TaskId]],
-        paused: Callable[[Collection[TopicPartition]], Collection[TopicPartition]],
+        switching: Unswitched,
         task: type[StatefulTask] = StatefulTask,
     ) -> None:
         """`stores` are open. cluster: of a session that is not local. joins: of each sub-topology.
 
-        replayed: tasks whose results in the next batch must not be sent. paused: partitions of tasks that write none.
+        replayed: tasks whose results in the next batch must not be sent. switching: says which tasks write none.
         task: what runs on the executors.
 
         Raises PipelineError if the group's state has another definition.
         """
         super().__init__(jobs, config, function)
         self._cluster, self._stores, self._joins, self._cleaner = cluster, stores, joins, cleaner
-        self._replayed, self._paused, self._task = replayed, paused, task
+        self._replayed, self._switching, self._task = replayed, switching, task
         self._definition_check: DefinitionCheck | None = stores.definition_check(config)
         self.topology, self._copies = stores.topology, stores.copies
+        self._names = {task: str(task) for task in stores.changelogs.tasks}
         self._plans = {plan.subtopology.number: plan for plan in stores.plans}
         self._has_pairs = any(len(plan.subtopology.sources) > 1 for plan in stores.plans)
         """True if a task may have several splits."""
@@ -139,7 +141,8 @@ class StatefulBatches(ReadBatches):
     def _look_up_targets(self, batch: Batch) -> None:
         """Look up how far the stores of the batch's tasks have to go, and what is left to read behind it."""
         readers = self._copies.changelogs.readers
-        replayed, paused = self._replayed(), {readers.get(partition) for partition in self._paused(batch.ranges)}
+        replayed, switching = self._replayed(), self._switching
+        paused = {readers.get(p) for p in switching.paused(batch.ranges)} if switching.is_on else set()
         idle_times = {} if self._stores.idleness is None else self._stores.idleness.times_to_give(batch)
         backlogs = {key: backlog.left_behind(batch) for key, backlog in self._stores.input_backlogs.items()}
         self._backlogs = {key: backlog for key, backlog in backlogs.items() if backlog is not None}
@@ -223,7 +226,7 @@ class StatefulBatches(ReadBatches):
                 idle = seen._replace(
                     changed=0, late=0, restored=0, restored_bytes=0, restore_ms=0, late_behind_ms={}, late_sources={}
                 )
-                by_store.setdefault(node.store, {})[str(task)] = seen if task in last else idle
+                by_store.setdefault(node.store, {})[self._names[task]] = seen if task in last else idle
         return by_store
 
     def _check_once_more(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import ceil
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,11 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    @property
+    def module(self) -> SimpleNamespace:
+        """In place of `time`."""
+        return SimpleNamespace(monotonic=self.monotonic, time_ns=time.time_ns)
 
 
 class Cluster:
@@ -195,7 +201,10 @@ def test_the_first_results_of_one_group_are_in_the_second_batch_after_the_last_o
     clock, cluster = Clock(), Cluster(rate)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("loop", "batch_run", "switching", "reporting"):
-            patch.setattr(f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
+            patch.setattr(
+                f"roster.pipeline.driver.{module}.time",
+                SimpleNamespace(monotonic=clock.monotonic, time_ns=time.time_ns),
+            )
         old, new = (
             Group(cluster, name, each, keeps_state=keeps_state, trigger_interval_ms=interval)
             for name, each in zip((OLD, NEW), seconds, strict=True)
@@ -223,7 +232,9 @@ def test_the_batch_between_is_as_large_as_it_must_be_and_no_larger_than_it_may_b
     """A batch of the old group has hundreds of records; those of the new one had ten before the switch."""
     clock, cluster = Clock(), Cluster(100.0)
     for module in ("loop", "batch_run", "switching", "reporting"):
-        monkeypatch.setattr(f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(
+            f"roster.pipeline.driver.{module}.time", SimpleNamespace(monotonic=clock.monotonic, time_ns=time.time_ns)
+        )
     old = Group(cluster, OLD, 2.0, keeps_state=True)
     new = Group(cluster, NEW, 0.05, keeps_state=True, pace=Pace(BatchSize(10, 1.0)), max_offsets_per_batch=most)
     until(clock, (old, new), lambda: len(old.of(P0, "written")) > 3)

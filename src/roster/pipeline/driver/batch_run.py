@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from roster._clock import wall_ms
 from roster.client import ClientError, CommitFenced, GroupMember, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.pipeline.batch import Batch, Owner, Split
@@ -32,7 +31,7 @@ class BatchTimer:
     """Times of one batch: when it began, and how long each phase took."""
 
     def __init__(self) -> None:
-        self.started_at = wall_ms()
+        self.started_at = time.time_ns() // 1_000_000
         """Wall-clock milliseconds."""
         self.begun = self._lapped = time.monotonic()
         self.phases: dict[str, int] = {}
@@ -210,8 +209,9 @@ class BatchRuns:
         self, offsets: Mapping[TopicPartition, int], owner: Owner
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group gets for these next offsets, with the sink's claim and the standing in a switch."""
-        texts = self._switching.with_standings(offsets, self._sink.offset_metadata(owner))
-        return {p: OffsetAndMetadata(offset, metadata=texts[p]) for p, offset in offsets.items()}
+        metadata = self._sink.offset_metadata(owner)
+        texts = self._switching.with_standings(offsets, metadata) if self._switching.is_on else {}
+        return {p: OffsetAndMetadata(offset, metadata=texts.get(p, metadata)) for p, offset in offsets.items()}
 
     def drop_positions(self, partitions: Collection[TopicPartition]) -> None:
         """Forget positions in doubt; those of partitions still owned are looked up again."""

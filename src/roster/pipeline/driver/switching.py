@@ -44,6 +44,8 @@ class Unswitched:
     next_look = math.inf
     """When the next look is due, in monotonic seconds; 0 amid a switch."""
     restrictions = Restrictions()
+    is_on = False
+    """True if a task may stand in another way than usual."""
 
     @property
     def results(self) -> str:
@@ -61,6 +63,10 @@ class Unswitched:
     def with_standings(self, partitions: Iterable[TopicPartition], metadata: str) -> dict[TopicPartition, str]:
         """Return the metadata of each partition's committed offset, with its standing."""
         return dict.fromkeys(partitions, metadata)
+
+    def paused(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Return the partitions among these whose records lead to no results."""
+        return ()
 
     def count_batch(self, partitions: Iterable[TopicPartition]) -> None:
         """Count a committed batch of partitions that are taken over."""
@@ -127,6 +133,7 @@ class Switching(Unswitched):
 
     def _restrict(self) -> None:
         """Find the restrictions anew, after standings or limits have changed."""
+        self.is_on = any(standing != _USUAL for standing in (self._initial, *self._standings.values()))
         waiting = frozenset(p for p, standing in self._standings.items() if standing.results is Results.WAITS)
         passed_over = () if self._keeps_state else self.paused(self._standings)
         self.restrictions = Restrictions(dict(self._limits), waiting, frozenset(passed_over))
@@ -145,12 +152,12 @@ class Switching(Unswitched):
     @override
     def with_standings(self, partitions: Iterable[TopicPartition], metadata: str) -> dict[TopicPartition, str]:
         standings = {p: self._standings.get(p, self._initial) for p in partitions}
-        changed = {*standings.values()} - {_USUAL}
-        texts = {_USUAL: metadata} | {standing: standing.added_to(metadata) for standing in changed}
+        texts = {standing: standing.added_to(metadata) for standing in {*standings.values()} - {_USUAL}}
+        texts[_USUAL] = metadata
         return {p: texts[standing] for p, standing in standings.items()}
 
+    @override
     def paused(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions among these whose records lead to no results."""
         return [p for p in partitions if self._standings.get(p, self._initial).results is not Results.WRITES]
 
     @override

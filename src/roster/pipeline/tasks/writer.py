@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
@@ -55,32 +56,34 @@ class FrameWriter(Protocol):
 Writer: TypeAlias = TaskWriter | FrameWriter
 
 
+@dataclass(frozen=True)
 class WriteTask:
     """Function given to `mapInArrow`: writes the rows of a task, and returns one row with the result.
 
     `read` makes them from Spark's rows; None: uses those.
     """
 
-    def __init__(self, writer: TaskWriter, read: RowFunction | None = None) -> None:
-        self._writer, self._read = writer, read
+    writer: TaskWriter
+    read: RowFunction | None = None
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows; yield one record batch of `RESULT`."""
-        yield result_row(written(self._writer, rows if self._read is None else self._read(rows)))
+        yield result_row(written(self.writer, rows if self.read is None else self.read(rows)))
 
 
+@dataclass(frozen=True)
 class ReadWriteTask:
     """Function given to `mapPartitions` of an RDD of task numbers: reads and writes the rows of each.
 
     `read` yields the rows of the tasks with these numbers, as `ReadTask.read` does.
     """
 
-    def __init__(self, writer: TaskWriter, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]) -> None:
-        self._writer, self._read = writer, read
+    writer: TaskWriter
+    read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]
 
     def __call__(self, tasks: Iterable[int]) -> Iterator[object]:
         """Write the rows of the tasks; yield the result."""
-        yield written(self._writer, self._read(tasks))
+        yield written(self.writer, self.read(tasks))
 
 
 def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
