@@ -105,6 +105,11 @@ class TransactionalSink(BatchSink):
         """producer: has started; the caller closes it. partitions: of the topics that are known beforehand."""
         self._sink, self._producer, self._group = sink, producer, group
         self._writer, self._partitions = writer, partitions
+        self._encoder: Any = None
+        """The sink's writer of rows with the columns of the last batch."""
+        self._columns: StructType | None = None
+        self._claim: tuple[str, str] | None = None
+        """Member id, and the text beside its offsets."""
         self._is_open = False
         self._begun: tuple[ProducerIdentity, float] | None = None
         """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
@@ -138,7 +143,10 @@ class TransactionalSink(BatchSink):
     @override
     def offset_metadata(self, owner: Owner) -> str:
         """Return the text that names this run's transactional id beside committed offsets."""
-        return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+        if self._claim is None or self._claim[0] != owner.member_id:
+            text = ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+            self._claim = owner.member_id, text
+        return self._claim[1]
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> EncodingWriter | ExchangeWriter:
@@ -146,7 +154,9 @@ class TransactionalSink(BatchSink):
 
         Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
         """
-        writer: Any = self._sink.task_writer(batch, schema)
+        if self._columns is not schema:
+            self._encoder, self._columns = self._sink.task_writer(batch, schema), schema
+        writer = self._encoder
         if batch is None or (not batch.rewrites_state and batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES):
             return EncodingWriter(writer, _MOST_DRIVER_BYTES)
         # Its transaction has all partitions of the topic, if there is one topic.
