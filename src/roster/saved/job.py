@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from roster.client import Admin
 from roster.pipeline.errors import PipelineError, reason_of
 from roster.pipeline.options import check_security, parse_bootstrap
-from roster.pipeline.tasks.accumulators import ByTask
-from roster.pipeline.tasks.reader import ReaderConfig, ReadError
+from roster.pipeline.tasks.reader import ByTask, ReaderConfig, ReadError
 from roster.records.native import compiled
 from roster.security import Security
 

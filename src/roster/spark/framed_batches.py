@@ -30,9 +30,8 @@ from roster.pipeline.batch_sink import BatchSink
 from roster.pipeline.driver.switching import Switching
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema, as_struct
-from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.missing_values import ColumnsSeen
-from roster.pipeline.tasks.reader import ReadTask
+from roster.pipeline.tasks.reader import ByTask, ReadTask
 from roster.pipeline.tasks.writer import (
     RESULT,
     RowFunction,

@@ -22,9 +22,8 @@ from roster.pipeline.driver.offset_ranges import regrouped_by_task, spread
 from roster.pipeline.driver.runner_protocol import Outcome
 from roster.pipeline.driver.switching import Unswitched
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError, SinkFencedError
-from roster.pipeline.tasks.accumulators import ByAttempt, ByTask
 from roster.pipeline.tasks.arrow_function import ArrowFunction
-from roster.pipeline.tasks.reader import ReaderConfig
+from roster.pipeline.tasks.reader import ByAttempt, ByTask, ReaderConfig
 from roster.records.produce import WriteError
 from roster.spark.jobs.preferred_locations import Cluster
 from roster.spark.jobs.runner import Counted, Failed, ReadBatches, RunSmall, Splits

@@ -23,9 +23,8 @@ from roster.pipeline.batch import Batch, Owner, Range, Split
 from roster.pipeline.driver import offset_ranges
 from roster.pipeline.options import Tuning
 from roster.pipeline.spark_schemas import as_struct
-from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.python_workers import SentOnce
-from roster.pipeline.tasks.reader import ReaderConfig, ReadError
+from roster.pipeline.tasks.reader import ByTask, ReaderConfig, ReadError
 from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, State
 from roster.spark.jobs import runner, small_batches, worker_main, workers
 from roster.spark.jobs.runner import ReadBatches, SparkRunner

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.pipeline.errors import FunctionError
+from roster.pipeline.spark_types import AccumulatorParam
 from roster.pipeline.tasks.missing_values import OUT_OF_RANGE, Seen, Sought, merged_seen
 from roster.pipeline.tasks.python_workers import SentOnce, freeze_loaded, is_in_task
 from roster.records.fetch import read_ranges
@@ -44,6 +46,26 @@ class TaskAccumulator(Protocol[T_contra]):
 
     def add(self, term: T_contra) -> None:
         """Add to the driver's value once the task has ended."""
+
+
+class ByTask(AccumulatorParam[dict[Any, Any]]):
+    """Accumulates a value per task: a task that runs twice counts once."""
+
+    @override
+    def zero(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        return {}
+
+    @override
+    def addInPlace(self, value1: dict[Any, Any], value2: dict[Any, Any]) -> dict[Any, Any]:
+        return {**value1, **value2}
+
+
+class ByAttempt(ByTask):
+    """Accumulates the values of each task's attempts, as a tuple."""
+
+    @override
+    def addInPlace(self, value1: dict[Any, Any], value2: dict[Any, Any]) -> dict[Any, Any]:
+        return {task: value1.get(task, ()) + value2.get(task, ()) for task in value1.keys() | value2.keys()}
 
 
 class ReadError(RosterError):

@@ -21,10 +21,9 @@ from roster.pipeline.driver.runner_protocol import Outcome, Refused
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.pipeline.registry_schemas import fetch_missing
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.pipeline.tasks.accumulators import ByTask
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.missing_values import MissingValues
-from roster.pipeline.tasks.reader import Counts, PartitionTask, ReaderConfig, ReadTask
+from roster.pipeline.tasks.reader import ByTask, Counts, PartitionTask, ReaderConfig, ReadTask
 from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
 from roster.spark.jobs.driver_rows import DriverRows
