@@ -189,10 +189,15 @@ def _tables_and_cleaning(
             opened.callback(joins[-1].close)
     places = [*stores.topology.places, *(place for join in joins for place in join.places)]
     cluster = None if jobs.is_local else Cluster(jobs.context)
-    on_hosts = lambda wanted: jobs.on_each_host(partial(clean_host, places, wanted))  # noqa: E731
-    state, is_local = stores.options.state, jobs.is_local
-    delay = state.cleanup_delay_ms / 1000
-    return joins, cluster, StoreCleaner(stores.copies, delay, state.max_bytes, on_hosts, is_local=is_local)
+    state = stores.options.state
+    cleaner = StoreCleaner(
+        stores.copies,
+        state.cleanup_delay_ms / 1000,
+        state.max_bytes,
+        lambda wanted: jobs.on_each_host(partial(clean_host, places, wanted)),
+        is_local=jobs.is_local,
+    )
+    return joins, cluster, cleaner
 
 
 def _can_switch(options: Options, plans: Sequence[SubtopologyPlan]) -> bool:
