@@ -102,7 +102,8 @@ class Copies:
         """Changelogs whose store is at `_reached` or beyond; it must be looked up."""
         self._begins: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._cold: set[TaskId] = set()
+        self.cold: set[TaskId] = set()
+        """Own tasks that are restored before they are read."""
         self._whole: set[TaskId] = set()
         """Own tasks whose store has the last committed changes: only these answer queries without `stale`."""
         self._given_up: set[TaskId] = set()
@@ -129,7 +130,7 @@ class Copies:
 
     def join(self, member: TaskMember) -> None:
         """Attach the group member: source of tasks, receiver of gap reports."""
-        self._member, self._cold, self._looked_up_at = member, set(), float("-inf")
+        self._member, self.cold, self._looked_up_at = member, set(), float("-inf")
         self._whole = set()
         self._restorations.clear()
 
@@ -188,7 +189,7 @@ class Copies:
         """
         tasks = self.changelogs.tasks_of(partitions)
         self._look_up_ends(tasks)
-        self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
+        self.cold.update(task for task in tasks if self._gap(task) > self._acceptable)
         self._whole.difference_update(tasks)
         self._given_up.difference_update(tasks)
         self._mark_whole(tasks)
@@ -200,7 +201,7 @@ class Copies:
 
     def _mark_whole(self, tasks: Collection[TaskId]) -> None:
         """Mark fully restored stores as readable."""
-        doubted = set(tasks) - self._cold
+        doubted = set(tasks) - self.cold
         if not doubted:
             return
         logs = self._stores_of(doubted)
@@ -237,14 +238,12 @@ class Copies:
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the source partitions among these whose tasks must be restored before they are read."""
-        if not self._cold:
-            return frozenset()
-        return frozenset(p for p in partitions if self.changelogs.readers.get(p) in self._cold)
+        return frozenset(p for p in partitions if self.changelogs.readers.get(p) in self.cold)
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
         """Return the restore jobs to run beside a batch of these tasks, and the seconds for them."""
         own_tasks = self._held_now()
-        if self._cold:
+        if self.cold:
             return self._restore_jobs(own_tasks, batch), _MOST
         seconds = self.allowance.seconds
         if not seconds and (own_tasks.active - self._whole).difference(batch):
@@ -259,7 +258,7 @@ class Copies:
     def _held_now(self) -> HeldTasks:
         """Return the tasks of the member that have state, and forget what is known of others."""
         own_tasks = self._held()
-        self._cold &= own_tasks.active
+        self.cold &= own_tasks.active
         self._whole &= own_tasks.active
         return own_tasks
 
@@ -270,16 +269,16 @@ class Copies:
         pause = 0.0 if self.is_restoring or unproven else _INTERVAL
         if self._member is None or now < max(self._looked_up_at + pause, self._rests_until):
             return []
-        running = (own_tasks.active | own_tasks.revoking) - self._cold - unproven
+        running = (own_tasks.active | own_tasks.revoking) - self.cold - unproven
         self._look_up_ends([task for task in self.changelogs.tasks if task not in running])
         self._looked_up_at = now
         standby = own_tasks.standby - self._given_up
         self._mark_whole(unproven.difference(batch))
-        wanted = sorted((self._cold or unproven - self._whole | standby).difference(batch))
+        wanted = sorted((self.cold or unproven - self._whole | standby).difference(batch))
         behind = [
             changelog for changelog in self._logs_of(wanted) if self.gap(changelog) > 0 or not self._is_known(changelog)
         ]
-        self._update_restorations(self._cold | standby)
+        self._update_restorations(self.cold | standby)
         self._member.report_gaps(self._gaps())
         self._next += 1
         first = self._next % len(behind) if behind else 0
@@ -322,7 +321,7 @@ class Copies:
             task = self.changelogs.task_by_log[copy.changelog]
             if copy.position is None:
                 log.warning("the copy of task %s cannot be worked on: %s", task, copy.problem)
-                self._cold.discard(task)  # its next batch retries, and fails with the whole error
+                self.cold.discard(task)  # its next batch retries, and fails with the whole error
                 self._rests_until = self._now() + _INTERVAL
                 continue
             self._reached[copy.changelog] = copy.position
@@ -331,7 +330,7 @@ class Copies:
                 restoration.records += copy.records
                 restoration.bytes += copy.bytes
             if self._gap(task) <= self._acceptable:
-                self._cold.discard(task)
+                self.cold.discard(task)
                 self._restorations.pop(task, None)
         if done and self._member is not None:
             self._member.report_gaps(self._gaps())
@@ -380,7 +379,7 @@ class Copies:
     @property
     def is_restoring(self) -> bool:
         """True while a copy is known to be more than the acceptable lag behind."""
-        return bool(self._restorations or self._cold)
+        return bool(self._restorations or self.cold)
 
     def restoring(self) -> dict[str, Restoring]:
         """Return the progress of each copy that has not caught up, by task."""

@@ -223,7 +223,7 @@ class Stores(BetweenBatches):
 
     @override
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return self.copies.held(partitions)
+        return self.copies.held(partitions) if self.copies.cold else frozenset()
 
     @override
     def restoring(self) -> Mapping[str, Restoring]:
