@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from roster.cli.root import roster
 from roster.spark import spark_session
-from roster.spark.class_archive import archive_path, options_of
+from roster.spark.spark_session import archive_path, options_of
 
 
 @pytest.fixture

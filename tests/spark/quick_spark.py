@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 from roster.pipeline.errors import PipelineError
-from roster.spark.class_archive import QUIET, archive_path, make_archive
+from roster.spark.spark_session import QUIET, archive_path, make_archive
 
 CACHE = Path(__file__).parents[2] / ".cache" / "spark"
 OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {QUIET}"

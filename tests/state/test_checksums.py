@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.records.native import kernel
-from roster.state import byte_slices, checksums
+from roster.state import byte_slices, lmdb_snapshot
 from roster.state.byte_slices import as_bytes, sorted_places
 from tests.examples_tried import examples
 
@@ -41,25 +41,25 @@ def test_a_value_is_followed_by_the_crc_of_its_key_and_itself(count: int) -> Non
     # A slice, so that neither column begins at the start of its bytes.
     columns = [pa.array([b"before", *each], pa.large_binary()).slice(1) for each in (keys, values)]
     sums = [google_crc32c.value(key + value).to_bytes(4, "little") for key, value in zip(keys, values, strict=True)]
-    sealed = checksums.sealed(*columns, np.arange(count))
+    sealed = lmdb_snapshot.sealed(*columns, np.arange(count))
     assert sealed == [value + each for value, each in zip(values, sums, strict=True)]
-    assert checksums.are_sound(keys, sealed)
+    assert lmdb_snapshot.are_sound(keys, sealed)
     back = np.arange(count)[::-1].copy()
-    assert checksums.sealed(columns[0].take(pa.array(back)), columns[1], back) == sealed[::-1]
+    assert lmdb_snapshot.sealed(columns[0].take(pa.array(back)), columns[1], back) == sealed[::-1]
 
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_every_flipped_bit_is_found(count: int) -> None:
     keys, values = entries(count)
-    data = checksums.sealed(*(pa.array(each, pa.large_binary()) for each in (keys, values)), np.arange(count))
+    data = lmdb_snapshot.sealed(*(pa.array(each, pa.large_binary()) for each in (keys, values)), np.arange(count))
     place = count - 1
     for side in (keys, data):
         whole = side[place]
         for bit in range(8 * len(whole)):
             side[place] = bytes(byte ^ (1 << bit % 8) * (at == bit // 8) for at, byte in enumerate(whole))
-            assert not checksums.are_sound(keys, data)
+            assert not lmdb_snapshot.are_sound(keys, data)
         side[place] = whole
-    assert not checksums.are_sound([keys[1], keys[0], *keys[2:]], data), "a value of another key"
+    assert not lmdb_snapshot.are_sound([keys[1], keys[0], *keys[2:]], data), "a value of another key"
 
 
 @settings(max_examples=examples(200))

@@ -7,8 +7,7 @@ import click
 from roster.cli.errors import Failure, UserError, one_line
 from roster.pipeline.errors import PipelineError
 from roster.records import native
-from roster.spark.class_archive import archive_path, make_archive
-from roster.spark.spark_session import check_java, java_program
+from roster.spark.spark_session import archive_path, check_java, java_program, make_archive
 
 
 @click.command(short_help="Make what applications on this machine start sooner with.")

@@ -18,7 +18,6 @@ from roster.pipeline.tasks.steps import BatchFunction
 from roster.schemas import Registry
 from roster.spark.aggregate_columns import Aggregates
 from roster.spark.declarations import Declared
-from roster.spark.schema_steps import AvroParsed
 from roster.spark.stateful_operators import (
     OtherStream,
     Repartition,
@@ -30,7 +29,7 @@ from roster.spark.stateful_operators import (
     late_rows,
     stream_join,
 )
-from roster.spark.steps import Filtered, Mapped, Parsed, Step
+from roster.spark.steps import AvroParsed, Filtered, Mapped, Parsed, Step
 from roster.state.definition import Migrate
 from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window

@@ -20,9 +20,19 @@ from typing_extensions import override
 
 from roster._extras import missing_error
 from roster.state.byte_slices import FEW, ascends, large_binary, last_places, listed
-from roster.state.checksums import seal, sealed
 from roster.state.file_store import Column, FileStore
-from roster.state.lmdb_snapshot import EMPTY_KEY, HEAD, PENDING, LmdbSnapshot, are_plain, head_of, packed, stored_key
+from roster.state.lmdb_snapshot import (
+    EMPTY_KEY,
+    HEAD,
+    PENDING,
+    LmdbSnapshot,
+    are_plain,
+    head_of,
+    packed,
+    seal,
+    sealed,
+    stored_key,
+)
 from roster.state.pending import Pending
 from roster.state.store import PendingError, Position, StoreDamagedError, StoreFullError, Value, disk_error
 

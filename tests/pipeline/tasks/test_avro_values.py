@@ -21,7 +21,7 @@ from roster.pipeline.tasks.avro_values import BARE, CONFLUENT, ONLY, AvroColumns
 from roster.pipeline.tasks.value_columns import rows_at_fault
 from roster.records.native import AVRO, compiled
 from roster.schemas import Registry
-from roster.spark.schema_steps import AvroParsed
+from roster.spark.steps import AvroParsed
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.schema import parse

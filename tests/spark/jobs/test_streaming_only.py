@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from roster.pipeline.spark_schemas import arrow_schema
-from roster.spark.jobs.driver_rows import DriverRows
-from roster.spark.jobs.streaming_only import notes
+from roster.spark.jobs.driver_rows import DriverRows, notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

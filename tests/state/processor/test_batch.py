@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from roster.state import Position, StateError
 from roster.state.lmdb_store import LmdbStore
-from roster.state.processor.batch import Plan, TimeMode, take
+from roster.state.processor.batch import SWEPT_KEY, Plan, TimeMode, take
 from roster.state.processor.states import ListState, MapState, ValueState
-from roster.state.processor.sweep import SWEPT_KEY
 from roster.state.processor.variables import FIRST, LAST, REGISTRY_KEY
 from tests.examples_tried import examples
 
@@ -224,7 +223,7 @@ def test_time_to_live_and_timers_are_kept(tmp_path_factory, batches):
 
 
 def test_expired_entries_are_swept_bit_by_bit(tmp_path, monkeypatch):
-    monkeypatch.setattr("roster.state.processor.sweep._LEAST", 4)
+    monkeypatch.setattr("roster.state.processor.batch._LEAST", 4)
     plan = Plan(("key",), TimeMode.PROCESSING)
     process_batch(tmp_path, [(f"k{number}", "update", 1) for number in range(10)], plan, 0, Recorder(TTL))
     left = []

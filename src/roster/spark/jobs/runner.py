@@ -26,10 +26,9 @@ from roster.pipeline.tasks.missing_values import MissingValues
 from roster.pipeline.tasks.reader import ByTask, Counts, PartitionTask, ReaderConfig, ReadTask
 from roster.pipeline.tasks.writer import ReadWriteTask, TaskWriter, Writer
 from roster.records.produce import WriteError
-from roster.spark.jobs.driver_rows import DriverRows
+from roster.spark.jobs.driver_rows import WAY_OUT, DriverRows, notes
 from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.jobs.spark_jobs import SlotProbe, SparkJobs, check_worker, task_error, worker_report
-from roster.spark.jobs.streaming_only import WAY_OUT, notes
 
 log = logging.getLogger(__name__)
 
