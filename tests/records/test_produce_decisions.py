@@ -46,7 +46,7 @@ FAULTS = [
 
 def body(values: list[bytes]) -> Body:
     data = build_batch([Record(value=value, timestamp=5) for value in values])[61:]
-    return Body(len(values), data, Compression.NONE, 5, 5)
+    return Body.of(len(values), data, Compression.NONE, 5, 5)
 
 
 @dataclass

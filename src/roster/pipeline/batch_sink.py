@@ -97,10 +97,8 @@ class BatchSink(Sink):
     bounds: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]] | None = None
     """Returns offsets that ranges of the next batch must not exceed, by its positions; None: any range may be read."""
 
-    @property
-    def most_offsets(self) -> int | None:
-        """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
-        return None
+    most_offsets: int | None = None
+    """The most offsets of a batch whose results go through the driver, by those before; None: any number."""
 
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""

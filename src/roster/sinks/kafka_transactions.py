@@ -115,12 +115,7 @@ class TransactionalSink(BatchSink):
         """A transaction that has the offsets of a batch but no records yet, and since when it is open."""
         self._written: Mapping[tuple[str, int], int | None] = {}
         self._aborted = 0
-        self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
-
-    @property
-    @override
-    def most_offsets(self) -> int:
-        return max(int(_MOST_DRIVER_BYTES / self._bytes_per_offset), 1)
+        self._learn(_FIRST_BYTES_PER_OFFSET)
 
     @override
     def check(self, schema: StructType) -> None:
@@ -191,11 +186,16 @@ class TransactionalSink(BatchSink):
             if final is None:
                 raise self._lost(TransactionLostError(problems[0].problem))
             raise WriteError(final.problem)
-        self._learn(sum(result.written_bytes for result in results), batch)
+        self._learn_of(batch, sum(result.written_bytes for result in results))
 
-    def _learn(self, size: int, batch: Batch) -> None:
+    def _learn(self, bytes_per_offset: float) -> None:
+        self._bytes_per_offset = bytes_per_offset
+        self.most_offsets = max(int(_MOST_DRIVER_BYTES / bytes_per_offset), 1)
+
+    def _learn_of(self, batch: Batch, size: int) -> None:
+        """Learn from the size of a batch's records."""
         if not batch.rewrites_state:
-            self._bytes_per_offset = max(size, 1) / max(batch.offsets, 1)
+            self._learn(max(size, 1) / max(batch.offsets, 1))
 
     def _write(self, results: Iterable[list[EncodedBatch] | None], batch: Batch) -> None:
         """Begin a transaction and write the tasks' record batches from the driver.
@@ -206,10 +206,10 @@ class TransactionalSink(BatchSink):
         batches: list[EncodedBatch] = []
         for some in results:
             if some is None:
-                self._bytes_per_offset = float("inf")
+                self._learn(float("inf"))
                 raise SinkFencedError("records are larger than those before; once more, with tasks that write")
             batches += some
-        self._learn(sum(encoded.body.size for encoded in batches), batch)
+        self._learn_of(batch, sum(encoded.body.size for encoded in batches))
         identity = self._begin({TopicPartition(encoded.topic, encoded.partition) for encoded in batches})
         output = replace(self._writer, identity=identity).open()
         try:
@@ -231,7 +231,8 @@ class TransactionalSink(BatchSink):
                 epoch = self._producer.begin()
                 begun = ProducerIdentity(*epoch, self._producer.transactional_id), 0.0
                 self._is_open = True
-            self._producer.add_partitions(partitions)
+            if partitions:
+                self._producer.add_partitions(partitions)
         except TransactionAbortedError as error:
             raise self._lost(error) from error
         return begun[0]

@@ -347,12 +347,7 @@ class Pipeline(Operations):
             kind = type(sink).__name__
             events = stack.enter_context(telling_spark(self._spark, options.group, kind, self._run_id, self._observed))
             assembly.runner.on_warm = self._observed.begin
-
-            def report(progress: Progress) -> None:
-                if self._on_progress is not None:
-                    self._on_progress(progress)
-                events.progress(progress)
-
+            report = [events.heard.put] if self._on_progress is None else [self._on_progress, events.heard.put]
             is_local = (self._spark.sparkContext.master or "").startswith("local")
             alone = partial(is_alone, options) if is_local else lambda: False
             run = Run(options, assembly.runner, assembly.sink, membership, reporter, report, *parts, alone, is_local)

@@ -41,7 +41,7 @@ class Rig:
         )
         self.watch = StillGuard(self.member, self.runner.cancel, margin=1.0)
         self.reports: list[Progress] = []
-        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, self.reports.append, self.watch)
+        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, [self.reports.append], self.watch)
         self.member.end = self.loop.stop
         self.member.become(P0, P1, generation=1)
 

@@ -49,7 +49,7 @@ def scripted() -> tuple[DriverLoop, FakeMember, TransactionalSink, list[Progress
     options = Options(spark=None, bootstrap="b:1", group="g", topics=("t",), tuning=Tuning(min_offsets_per_task=1))
     reports: list[Progress] = []
     runner = FakeRunner()
-    loop = DriverLoop(member, runner, sink, options, reports.append, StillGuard(member, runner.cancel, margin=1.0))
+    loop = DriverLoop(member, runner, sink, options, [reports.append], StillGuard(member, runner.cancel, margin=1.0))
     member.end = loop.stop
     member.become(P0, P1, generation=1)
     return loop, member, sink, reports

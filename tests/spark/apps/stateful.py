@@ -325,7 +325,8 @@ def main(
     runner = InProcess(config, work, stores, float(open_seconds), function, joins, switching)
     member = stores.member(options)
     loop = DriverLoop(
-        *(member, runner, bound, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
+        *(member, runner, bound, options),
+        [lambda done: print(done.to_json(), flush=True)] if standbys else (),
         between_batches=stores,
         switching=switching,
     )

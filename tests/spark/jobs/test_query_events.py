@@ -149,7 +149,7 @@ def test_state_is_summed_over_tasks_and_the_watermark_is_the_least() -> None:
 @pytest.mark.parametrize("session", [SimpleNamespace(), SimpleNamespace(_jsparkSession=None)])
 def test_a_session_without_such_places_is_left_alone(session: Any) -> None:
     with telling_spark(session, "g", "ParquetSink", uuid.uuid4()) as events:
-        events.progress(progress())
+        events.heard.put(progress())
 
 
 def test_the_error_of_the_run_is_not_hidden() -> None:

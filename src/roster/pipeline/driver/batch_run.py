@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from roster.client import ClientError, CommitFenced, GroupMember, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
@@ -27,25 +27,22 @@ OUTLASTS = "it would outlast the rebalance timeout"
 _LOOKS = 20  # checks of a batch's progress within the stall timeout
 
 
+@dataclass(slots=True)
 class BatchTimer:
-    """Times of one batch: when it began, and how long each phase took."""
+    """Times of one batch: when it began, in monotonic seconds and in wall-clock ns, and the ms of each phase."""
 
-    def __init__(self) -> None:
-        self.started_at = time.time_ns() // 1_000_000
-        """Wall-clock milliseconds."""
-        self.begun = self._lapped = time.monotonic()
-        self.phases: dict[str, int] = {}
+    begun: float
+    started_ns: int
+    phases: dict[str, int] = field(default_factory=dict)
+    duration_ms: int = 0
+    """From the start to the last lap."""
+    _lapped: float | None = None
 
     def lap(self, phase: str) -> None:
         """Record the milliseconds since the last lap."""
-        now = time.monotonic()
-        self.phases[phase] = round((now - self._lapped) * 1000)
-        self._lapped = now
-
-    @property
-    def duration_ms(self) -> int:
-        """Milliseconds from the start to the last lap."""
-        return round((self._lapped - self.begun) * 1000)
+        before, self._lapped = self.begun if self._lapped is None else self._lapped, time.monotonic()
+        self.phases[phase] = round((self._lapped - before) * 1000)
+        self.duration_ms = round((self._lapped - self.begun) * 1000)
 
 
 class BatchRuns:
@@ -70,6 +67,9 @@ class BatchRuns:
         self, batch: Batch, tasks: Sequence[Sequence[Split]], ownership: Ownership, timer: BatchTimer
     ) -> Outcome | None:
         """Run a batch, and commit it in the sink and then in the group; return None if it does not count."""
+        if self._sink.commits_offsets:
+            batch = replace(batch, group_offsets=self.group_offsets(batch.next_offsets, batch.owner))
+        timer.lap("plan")
         refused: list[Mapping[int, Mapping[int, str]]] = []
         while True:
             outcome = self._guarded(batch, tasks, refused)
@@ -135,7 +135,7 @@ class BatchRuns:
         if log_ends is None:
             return False
         self._stores.committed(batch, outcome, log_ends)
-        self._committed.positions.update(batch.next_offsets)
+        self._committed.positions.update((partition, span.end) for partition, span in batch.ranges.items())
         return True
 
     def _commit_with_offsets(

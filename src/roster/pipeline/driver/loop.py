@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from roster.client import ClientError, ClosedError, GroupMember, OffsetAndMetadata, Ownership
 from roster.client.arrivals import MOST_WATCHED
@@ -56,7 +55,7 @@ class DriverLoop:
         runner: Runner,
         sink: BatchSink,
         options: Options,
-        on_progress: Callable[[Progress], object] | None = None,
+        on_progress: Sequence[Callable[[Progress], object]] = (),
         guard: BatchGuard | None = None,
         reporter: Reporter | None = None,
         first_batch: int = 0,
@@ -64,7 +63,7 @@ class DriverLoop:
         between_batches: BetweenBatches | None = None,
         switching: Unswitched | None = None,
     ) -> None:
-        """pace: what earlier loops of the same run learned."""
+        """on_progress: are called with each committed batch. pace: what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress, self._stores = on_progress, between_batches or BetweenBatches()
         self._committed = self._stores.done
@@ -159,7 +158,7 @@ class DriverLoop:
         self._switch(ownership)
         if not self._committed.positions:
             return ownership, self._restore_copies(ownership, available_now=available_now)
-        timer = BatchTimer()
+        timer = BatchTimer(time.monotonic(), time.time_ns())
         ends = self._ends = self._log_ends(available_now=available_now)
         available = self._available(ends, available_now=available_now)
         self._asking_seconds = time.monotonic() - timer.begun
@@ -206,12 +205,12 @@ class DriverLoop:
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         batch, tasks = self._plan_batch(ownership, available, most)
-        timer.lap("plan")
         outcome = self._runs.run(batch, tasks, ownership, timer)
         if outcome is None:
             self._reporter.abandoned()
             return
         self.batches += 1
+        started_at = timer.started_ns // 1_000_000
         self._report(
             Progress(
                 **outcome.figures(),
@@ -219,9 +218,9 @@ class DriverLoop:
                 member_id=batch.owner.member_id,
                 generation=batch.owner.generation,
                 batch=batch.number,
-                started_at=timer.started_at,
+                started_at=started_at,
                 duration_ms=timer.duration_ms,
-                since_ms=None if self.last_progress is None else timer.started_at - self.last_progress.started_at,
+                since_ms=None if self.last_progress is None else started_at - self.last_progress.started_at,
                 ranges=batch.ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._committed.positions.items() if p in ends},
                 tasks=len(tasks),
@@ -254,12 +253,9 @@ class DriverLoop:
             if arrival.start < ranges[p].end
         ]
         batch = Batch(self.batches, self._owner(ownership), ranges, arrivals=arrivals_read)
-        next_offsets = batch.next_offsets
-        if self._sink.commits_offsets:
-            batch = replace(batch, group_offsets=self._runs.group_offsets(next_offsets, batch.owner))
         if self._options.trigger_interval_ms == 0 and self._runner.takes_arrivals:
             # The next batch is fetched meanwhile.
-            following = self._fully_read({**self._committed.positions, **next_offsets})
+            following = self._fully_read({**self._committed.positions, **batch.next_offsets})
             seconds = self._options.target_batch_ms / 1000
             pause = 0.0 if self.last_progress is None else _UNASKED * self.last_progress.duration_ms / 1000
             self._member.watch(following, seconds, is_committed=self._is_committed, pause=min(pause, _MOST_UNASKED))
@@ -312,7 +308,7 @@ class DriverLoop:
             return 0.0
         if configured is not None:
             return self._batch_started + configured / 1000 - now
-        if available_now or (most is not None and offset_ranges.total(available) >= most):
+        if available_now or (most is not None and sum(end - start for start, end in available.values()) >= most):
             return 0.0
         suggested = self._sink.default_trigger_interval_ms
         interval = self._pace.interval.seconds if suggested is None else suggested / 1000
@@ -445,5 +441,5 @@ class DriverLoop:
         self.last_progress = progress
         log.debug("%s", progress)
         self._reporter.progress(progress)
-        if self._on_progress is not None:
-            self._on_progress(progress)
+        for hear in self._on_progress:
+            hear(progress)

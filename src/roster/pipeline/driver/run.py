@@ -15,7 +15,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -77,7 +77,7 @@ class Run:
         sink: BatchSink,
         membership: Callable[[Options], GroupMember],
         reporter: Reporter,
-        on_progress: Callable[[Progress], object] | None = None,
+        on_progress: Sequence[Callable[[Progress], object]] = (),
         between_batches: BetweenBatches | None = None,
         switching: Unswitched | None = None,
         is_alone: Callable[[], bool] = lambda: False,

@@ -157,4 +157,4 @@ def _row(batch: EncodedBatch, task: int, number: int) -> pa.RecordBatch:
 
 def _body(row: JsonObject) -> Body:
     times = row["base_timestamp"], row["max_timestamp"]
-    return Body(row["records"], row["data"], Compression(row["compression"]), *times)
+    return Body.of(row["records"], row["data"], Compression(row["compression"]), *times)

@@ -74,23 +74,18 @@ class QueryEvents:
     def __init__(self, spark: SparkSession, group: str, sink: str, run_id: uuid.UUID, observed: Observed) -> None:
         self._spark, self._group, self._sink, self._observed = spark, group, sink, observed
         self._ids = {"id": str(query_id(group)), "runId": str(run_id)}
-        self._heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self.heard: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        """Batches to tell of, and None behind the last one."""
         self._ending = threading.Event()
         self._error: str | None = None
-        self._is_told = True
         self._thread = threading.Thread(target=self._work, name=f"roster-events-{group}", daemon=True)
         self._thread.start()
-
-    def progress(self, progress: Progress) -> None:
-        """Have Spark told of a batch; returns at once."""
-        if self._is_told:
-            self._heard.put(progress)
 
     def close(self, error: str | None) -> None:
         """Tell of the end, with the error that ended the run; wait a while until all is told."""
         self._error = error
         self._ending.set()
-        self._heard.put(None)
+        self.heard.put(None)
         self._thread.join(_END_SECONDS)
 
     def _work(self) -> None:
@@ -98,7 +93,8 @@ class QueryEvents:
             self._tell()
         except _LEFT_OUT as error:
             log.debug("Spark is not told of %s: %s", self._group, error)
-        self._is_told = False
+            while not self._ending.is_set() and self.heard.get() is not None:
+                pass  # of those that come, neither
 
     def _tell(self) -> None:
         streams: Any = cast("Any", self._spark)._jsparkSession.streams()
@@ -127,12 +123,12 @@ class QueryEvents:
     def _gathered(self) -> list[Progress]:
         """Wait for a batch; return it and those that are there by then, none once the run has ended."""
         batches = []
-        while (progress := self._heard.get()) is not None:
+        while (progress := self.heard.get()) is not None:
             batches.append(progress)
-            if self._heard.empty():
+            if self.heard.empty():
                 return batches
         if batches:
-            self._heard.put(None)
+            self.heard.put(None)
         return batches
 
     def _java(self, name: str) -> Any:

@@ -37,11 +37,13 @@ class Body(NamedTuple):
     compression: Compression
     base_timestamp: int
     max_timestamp: int
+    size: int
+    """Of the batch, in bytes."""
 
-    @property
-    def size(self) -> int:
-        """Size of the batch in bytes."""
-        return HEADER_SIZE + len(self.data)
+    @classmethod
+    def of(cls, records: int, data: bytes, compression: Compression, base_timestamp: int, max_timestamp: int) -> "Body":
+        """Return them with the size that the batch will have."""
+        return cls(records, data, compression, base_timestamp, max_timestamp, HEADER_SIZE + len(data))
 
 
 def framed(
@@ -75,7 +77,7 @@ def halves(body: Body) -> tuple[Body, Body]:
 
 def _body(batch: Buffer, records: Sequence[Record], compression: Compression) -> Body:
     times = [record.timestamp for record in records]
-    return Body(len(records), bytes(batch[HEADER_SIZE:]), compression, times[0], max(times))
+    return Body.of(len(records), bytes(batch[HEADER_SIZE:]), compression, times[0], max(times))
 
 
 class Placed(NamedTuple):
@@ -145,8 +147,8 @@ class Encoder:
     def _body(self, records: int, data: bytes, times: tuple[int, int]) -> Body:
         packed = compress(self._compression, data)
         if len(packed) < len(data) <= most_expanded(len(packed)):
-            return Body(records, packed, self._compression, *times)
-        return Body(records, data, Compression.NONE, *times)
+            return Body.of(records, packed, self._compression, *times)
+        return Body.of(records, data, Compression.NONE, *times)
 
 
 def expanded(body: Body) -> bytes:
