@@ -198,8 +198,9 @@ class StatefulBatches(ReadBatches):
         self._to_change.difference_update(self._ends)
         copies = self._copies.after_batch(self._ends | self._tables_read(), self._restored.value.values(), beside)
         last_reports = {task: attempts[-1] for task, attempts in self._reports.value.items()}
-        runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
-        self._stores.ran(batch, runs, self._sent.value)
+        if self._stores.features:
+            runs = {task: TaskRun(r.stores, r.timer, r.is_notice) for task, r in last_reports.items()}
+            self._stores.ran(batch, runs, self._sent.value)
         last = {task: self._named(task, report.stores) for task, report in last_reports.items()}
         self._seen = {task: stores for task, stores in self._seen.items() if task in copies.active} | last
         stores, tokens = self._store_progress(last), tokens_of(self._reports.value)

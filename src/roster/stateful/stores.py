@@ -105,9 +105,9 @@ class Stores(BetweenBatches):
         """Deletes processed records of repartition topics."""
         self.input_backlogs = input_backlogs(self.plans, self.admin, options.group)
         """What is left to read where rows get labels of their sources."""
-        self._features: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
-        self._features += [] if self.idleness is None else [self.idleness]
-        self._features += [*self.input_backlogs.values(), *([self.purge] if self._repartition else [])]
+        self.features: list[DueTasks] = [Timers(changelogs, self._timed)] if self._timed else []
+        self.features += [] if self.idleness is None else [self.idleness]
+        self.features += [*self.input_backlogs.values(), *([self.purge] if self._repartition else [])]
         """Objects that follow the batches, each only in a pipeline that needs it."""
         self.source_names = SourceNames(self.admin, [topic for plan in plans for topic in plan.subtopology.sources])
 
@@ -223,7 +223,7 @@ class Stores(BetweenBatches):
 
     @override
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return self.copies.held(partitions) if self.copies.cold else frozenset()
+        return self.copies.held(partitions)
 
     @override
     def restoring(self) -> Mapping[str, Restoring]:
@@ -240,14 +240,20 @@ class Stores(BetweenBatches):
         self.changelogs.check_same(self.admin)
         self.targets.forget(partitions)
         self.copies.assigned(partitions)
-        for feature in self._features:
+        for feature in self.features:
             feature.assigned(partitions)
+
+    @override
+    def held_and_due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        return self.held(partitions) if self.copies.cold else frozenset(), self.due(partitions, behind, once=once)
 
     @override
     def due(
         self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
     ) -> frozenset[TopicPartition]:
-        return frozenset().union(*(feature.due(partitions, behind, once=once) for feature in self._features))
+        return frozenset().union(*(feature.due(partitions, behind, once=once) for feature in self.features))
 
     def _behind(self, subtopologies: Collection[int]) -> set[int]:
         """Return those in front of whose repartition anything is left to read. Raises ClientError."""
@@ -262,7 +268,7 @@ class Stores(BetweenBatches):
         self, batch: Batch, tasks: Mapping[TaskId, TaskRun], sent: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         """Record what a batch's tasks did. sent: {source: largest time of its rows}, where rows have labels."""
-        for feature in self._features:
+        for feature in self.features:
             feature.ran(batch, tasks)
         for backlog in self.input_backlogs.values():
             backlog.sent(sent)
@@ -272,13 +278,13 @@ class Stores(BetweenBatches):
         # If two attempts finished, only the changelog tells which changes were committed.
         if unknown := self.targets.committed(outcome.tokens, batch, log_ends):
             self.copies.mark_unknown(unknown)
-        for feature in self._features:
+        for feature in self.features:
             feature.committed(batch)
 
     @override
     def aborted(self, batch: Batch) -> None:
         self.targets.forget(batch.ranges)
-        for feature in self._features:
+        for feature in self.features:
             feature.aborted(batch)
         self.copies.mark_unknown(self.changelogs.tasks_of(batch.ranges))
 
@@ -310,7 +316,7 @@ def task_member(
     """
     if options.isolation_level == "read_committed":
         committed_only = [topic for subtopology in subtopologies for topic in subtopology.sources]
-    member = PartlyStableMember(
+    member = (PartlyStableMember if committed_only else TaskMember)(
         options.bootstrap,
         options.group,
         TaskOptions(
@@ -324,7 +330,8 @@ def task_member(
         process_id=copies.process_id,
         **member_settings(options),
     )
-    member.committed_only = frozenset(committed_only)
+    if isinstance(member, PartlyStableMember):
+        member.committed_only = frozenset(committed_only)
     copies.join(member)
     return member
 

@@ -36,6 +36,8 @@ _LOOKS_APART = 9
 _UNASKED = 0.6
 """Part of a batch's time in which the next one is not fetched: each answer with a record or two costs as much."""
 _MOST_UNASKED = 0.05  # seconds, as the next batch may be a short one
+_RUNNER_INTERVAL = 0.1
+"""Seconds between two looks at whether a batch can run, which costs a small one much."""
 _LOOK_INTERVAL = 3.0
 """Seconds between two looks at what a sink writes to while there is nothing to read."""
 
@@ -90,7 +92,7 @@ class DriverLoop:
         self._pace = pace or pace_of(options)
         parts = member, runner, sink, self._stores, self._switching, self._guard, self._pace
         self._runs = BatchRuns(*parts, lambda: self._stopping)
-        self._batch_started = float("-inf")
+        self._batch_started = self._runner_checked_at = float("-inf")
         self._sink_checked_at = time.monotonic()
         self._asking_seconds = 0.0
         """How long asking for the log ends took last."""
@@ -126,7 +128,9 @@ class DriverLoop:
             while not self._stopping and self.stalled is None:
                 self.passes += 1
                 self._reporter.tick()
-                self._runner.check()
+                if (now := time.monotonic()) >= self._runner_checked_at + _RUNNER_INTERVAL:
+                    self._runner.check()
+                    self._runner_checked_at = now
                 try:
                     ownership, worked = self._pass(available_now=available_now)
                 except ClientError as error:
@@ -273,8 +277,8 @@ class DriverLoop:
         for limits in (self._stores.until, restrictions.limits, bounds):
             ends |= {p: min(ends[p], limits[p]) for p in limits.keys() & ends.keys()}
         at_limit = {p for p, limit in restrictions.limits.items() if limit <= positions.get(p, 0)}
-        waiting = self._stores.held(positions) | at_limit
-        due = self._stores.due(positions, behind, once=available_now)
+        held, due = self._stores.held_and_due(positions, behind, once=available_now)
+        waiting = held | at_limit
         return {
             p: Range(offset, max(offset, ends[p]))
             for p, offset in positions.items()

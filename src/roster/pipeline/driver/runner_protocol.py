@@ -84,6 +84,12 @@ class BetweenBatches:
         """
         return frozenset()
 
+    def held_and_due(
+        self, partitions: Collection[TopicPartition], behind: Collection[TopicPartition], *, once: bool
+    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        """Return what `held` and `due` do, both before each batch."""
+        return self.held(partitions), self.due(partitions, behind, once=once)
+
     def committed(self, batch: Batch, outcome: Outcome, log_ends: Mapping[TopicPartition, int]) -> None:
         """Record that a batch was committed. log_ends: of the logs that the commit wrote to, where they are known."""
 

@@ -99,7 +99,8 @@ class MissingValues:
         self._bad: dict[str, int] = {}
         self._read: set[str] = set()
         self._late: set[str] = set()
-        self._valued: set[Sought] = set()
+        self.valued: set[Sought] = set()
+        """Columns that have had a value, of which nothing more is to be noted."""
         self._reported: set[str] = set()
 
     def note(self, *parts: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:
@@ -120,8 +121,8 @@ class MissingValues:
                     field=method,
                     fix="Read the topic by the method and settings of its format",
                 )
-        self._valued.update(sought for sought, has in merged.items() if has)
-        missing = [sought for sought in merged if sought not in self._valued]
+        self.valued.update(sought for sought, has in merged.items() if has)
+        missing = [sought for sought in merged if sought not in self.valued]
         for sought in missing:
             if sought.use and sought.name not in self._reported:
                 self._reported.add(sought.name)

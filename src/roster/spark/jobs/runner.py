@@ -99,7 +99,7 @@ class SparkRunner:
         """
         self._jobs, self._work, self._columns, self._transform = jobs, work, columns, transform
         # What the jobs and the work of the tasks do for `Runner`, without a step between.
-        self.check, self.cancel, self.activity = jobs.check, jobs.cancel, jobs.activity
+        self.cancel, self.activity, self.cores = jobs.cancel, jobs.activity, jobs.cores
         self.whole_partitions, self.find_stores, self.restore = work.whole_partitions, work.find_stores, work.restore
         self._small = SmallBatches(jobs, small)
         self._driver_rows = DriverRows(jobs.spark, columns)
@@ -116,10 +116,10 @@ class SparkRunner:
         self.on_warm: Callable[[], None] = lambda: None
         """Called after each warm-up."""
 
-    @property
-    def cores(self) -> int:
-        """Number of tasks that run at once."""
-        return self._jobs.cores
+    def check(self) -> None:
+        """Raise PipelineError if the session was stopped; look how many tasks run at once."""
+        self._jobs.check()
+        self.cores = self._jobs.cores
 
     @property
     def takes_arrivals(self) -> bool:
@@ -145,7 +145,7 @@ class SparkRunner:
 
         `is_small`: as a small batch only; return False if such a batch needs Spark, too.
         """
-        self._failed.value = {}
+        self.cores, self._failed.value = self._jobs.cores, {}
         done: list[bool] = []
         self._work.warm_up(lambda: done.append(self._run_without_rows(sink, is_small=is_small)))
         self.on_warm()
@@ -204,7 +204,7 @@ class SparkRunner:
         """
         self._counted.value, self._failed.value = {}, {}
         self._refused, self._tasks = refused, self._tasks if refused else self._small.begin(batch, tasks)
-        if not self._is_ready and self._late is None and self._small.limits.is_too_slow:
+        if self._small.limits.is_too_slow and not self._is_ready and self._late is None:
             self._late = SlotProbe(self._jobs.context, self._jobs.group, self.cores)
             self._late.start()
         try:
@@ -234,11 +234,12 @@ class SparkRunner:
             sink.abort(written_batch, batch)
             raise self._function_error()
         counts = self._counted.value.values()
-        try:
-            self._missing.note(*(count.seen for count in counts), ranges=batch.ranges)
-        except PipelineError:
-            sink.abort(written_batch, batch)
-            raise
+        if not all(count.seen.keys() <= self._missing.valued for count in counts):
+            try:
+                self._missing.note(*(count.seen for count in counts), ranges=batch.ranges)
+            except PipelineError:
+                sink.abort(written_batch, batch)
+                raise
         letters = sum(c.dead_letters for c in counts)
         first = next((c.first_letter for c in counts if c.first_letter), "")
         rows = sum(c.records for c in counts)

@@ -91,6 +91,8 @@ class WorkerLimits:
         """The most that several are given for now: it grows with each batch that they do."""
         self._full = 0
         """Batches in a row as large as they take."""
+        self.is_too_slow = False
+        """True if Spark should do part of the records, as batches last long or many are full."""
         self.fits: int | None = None
 
     def failed(self, offsets: int) -> None:
@@ -119,14 +121,10 @@ class WorkerLimits:
         """True if the present batch is the first that is as large as they take: the next one may be larger."""
         return self._full == 1
 
-    @property
-    def is_too_slow(self) -> bool:
-        """True if Spark should do part of the records, as batches last long or many are full."""
-        return self._full >= _MANY or self._alone.offsets < self._most
-
     def begin(self, offsets: int, most: int | None) -> None:
         """Record a batch that begins. most: what workers take now, None if they take none."""
         self._full = self._full + 1 if most and most <= offsets else 0
+        self._note_speed()
 
     def done(self, offsets: int, seconds: float) -> None:
         """Record a batch that ended."""
@@ -137,6 +135,10 @@ class WorkerLimits:
             self._together.at_most(2 * self._alone.offsets)
         else:
             self._together.at_least(2 * self._alone.offsets)
+        self._note_speed()
+
+    def _note_speed(self) -> None:
+        self.is_too_slow = self._full >= _MANY or self._alone.offsets < self._most
 
 
 class SmallBatches:
@@ -186,7 +188,7 @@ class SmallBatches:
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
             return tasks
-        self._at_once = min(len(tasks), self._jobs.cores, _MOST_WORKERS)
+        self._at_once = 1 if len(tasks) < 2 else min(len(tasks), self._jobs.cores, _MOST_WORKERS)
         self._workers.start()
         self._is_here = True
         if self._is_large:

@@ -157,7 +157,6 @@ class SparkJobs:
         self.spark, self.group = spark, group
         self.context: SparkContext = spark.sparkContext
         self._cores, self._counted_at = 0, float("-inf")
-        self._checked_at = float("-inf")
         self._prefix = f"roster-{group}-{uuid.uuid4().hex[:8]}"
         self._cancels: list[Callable[[], None]] = []
         self.job_group: str | None = None
@@ -207,10 +206,8 @@ class SparkJobs:
                 return []
 
     def check(self) -> None:
-        """Raise PipelineError if the session was stopped a moment ago."""
-        if time.monotonic() > self._checked_at + _AGE:
-            check_session(self.spark)
-            self._checked_at = time.monotonic()
+        """Raise PipelineError if the session was stopped."""
+        check_session(self.spark)
 
     def when_cancelled(self, cancel: Callable[[], None]) -> None:
         """Have `cancel` call this too, from any thread."""
