@@ -123,11 +123,14 @@ class DriverLoop:
                 seconds=interval / 1000,
                 sink=type(self._sink).__name__,
             )
+        batches = self.batches
         self._guard.start()
         try:
             while not self._stopping and self.stalled is None:
                 self.passes += 1
-                self._reporter.tick()
+                if self.batches == batches:  # else the report of the last one has
+                    self._reporter.tick()
+                batches = self.batches
                 if (now := time.monotonic()) >= self._runner_checked_at + _RUNNER_INTERVAL:
                     self._runner.check()
                     self._runner_checked_at = now
