@@ -35,7 +35,7 @@ from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_store_processing import Log
 
 if TYPE_CHECKING:
-    from roster.state.store import Snapshot, Store
+    from roster.state.store import Snapshot
 
 COLUMNS = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 HOUR = timedelta(hours=1)
@@ -202,7 +202,7 @@ class Watched:
     def __init__(self, operator: Any) -> None:
         self.operator, self.calls = operator, 0
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         self.calls += 1
         update: Update = self.operator(table, store)
         return update

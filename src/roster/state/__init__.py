@@ -9,6 +9,6 @@ The changelog, written in the batch's transaction, is authoritative; a store is 
 changelog offset and the input positions that belong to it together with the values.
 """
 
-from roster.state.store import Position, Snapshot, StateError, Store
+from roster.state.store import Position, Snapshot, StateError
 
-__all__ = ["Position", "Snapshot", "StateError", "Store"]
+__all__ = ["Position", "Snapshot", "StateError"]

@@ -59,7 +59,7 @@ from roster.state.event_time import NEVER, NONE_LATE, Lateness, Times
 from roster.state.expressions import FUNCTIONS
 from roster.state.keys import comparable, encode_keys, is_text, sortable
 from roster.state.rows import is_nested, unpacked
-from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
+from roster.state.store import Snapshot, StateError, ValueDamagedError
 from roster.state.type_texts import text_of
 
 _TASK = "\0task"
@@ -106,7 +106,7 @@ class Update:
 
 def aggregate(
     table: pa.Table,
-    store: Store | Snapshot,
+    store: Snapshot,
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
     *,
@@ -131,7 +131,7 @@ def aggregate(
 
 def aggregate_each(
     tables: Sequence[pa.Table],
-    stores: Sequence[Store | Snapshot],
+    stores: Sequence[Snapshot],
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
 ) -> list[Update]:
@@ -757,10 +757,10 @@ class Aggregation(Keyed):
     def layout(self, columns: pa.Schema) -> Layout | None:
         return Layout.of(columns, self.keys, self.aggregates)
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""
         return aggregate(table, store, self.keys, self.aggregates)
 
-    def each(self, tables: Sequence[pa.Table], stores: Sequence[Store | Snapshot]) -> list[Update]:
+    def each(self, tables: Sequence[pa.Table], stores: Sequence[Snapshot]) -> list[Update]:
         """Return the results and changes of several tasks."""
         return aggregate_each(tables, stores, self.keys, self.aggregates)

@@ -28,7 +28,7 @@ from roster.state.event_time import (
     with_entries,
 )
 from roster.state.keys import encode_keys
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError
 
 _SWEPT_KEY = b"\xffswept"
 """Key of the stream time at which forgotten keys were removed last."""
@@ -66,7 +66,7 @@ class Deduplication(Keyed):
         """What is kept, by name."""
         return {"operator": "deduplicate", **({} if self.column is None else {"time": self.column})}
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the rows that pass, in their order and with the time at each, and the keys to remember."""
         table = table.combine_chunks()
         if self.column is None:
@@ -86,7 +86,7 @@ class Deduplication(Keyed):
         results = table.take(pa.array(passed))
         return Update(results, entries, sum(map(len, late)), late_rows=late, lateness=lateness)
 
-    def _of_all_time(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def _of_all_time(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the rows whose keys are new."""
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
         keys = encoded.dictionary.to_pylist()
@@ -113,7 +113,7 @@ class Deduplication(Keyed):
         return np.sort(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
 
     @staticmethod
-    def _changes(changes: dict[bytes, bytes], store: Store | Snapshot, clock: Clock, within: int) -> pa.Table:
+    def _changes(changes: dict[bytes, bytes], store: Snapshot, clock: Clock, within: int) -> pa.Table:
         now = clock.now
         table = pa.table({"key": pa.array(changes, pa.binary()), "value": pa.array(changes.values(), pa.binary())})
         entries: dict[bytes, bytes | None] = {} if now == clock.before else dict([stream_time_change(now)])

@@ -25,7 +25,7 @@ from roster.state.entries import Entries
 from roster.state.join_entries import SIDES, JoinEntries
 from roster.state.plain_entries import HexEntries, PlainEntries
 from roster.state.processor.entries import VariableEntries
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Readable, StateError
 from roster.state.type_texts import text_of, type_of
 
 STATE_KEY = b"\xff~state"
@@ -237,7 +237,7 @@ class Noted:
         return Noted(definition, inputs, [*before, definition.release][-_MOST_RELEASES:])
 
     @classmethod
-    def of(cls, store: Store | Snapshot) -> Noted | None:
+    def of(cls, store: Readable) -> Noted | None:
         """Return a store's definition, None for an empty store. Raises OtherDefinitionError if it cannot be read."""
         (data,) = store.multi_get([STATE_KEY])
         if data is not None:
@@ -254,7 +254,7 @@ def _digest(document: object) -> str:
 UNSAID = "its state does not say what it means: another program or release wrote it"
 
 
-def entries_of(store: Store | Snapshot) -> Entries:
+def entries_of(store: Readable) -> Entries:
     """Return the reader of a store's entries; in hexadecimal if the store has no definition.
 
     Raises OtherDefinitionError for a store of another release.

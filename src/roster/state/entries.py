@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from roster._json import JsonObject
 from roster.state.keys import encode_keys
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Readable, StateError
 
 Row = dict[str, Any]
 
@@ -105,7 +105,7 @@ class Entries(ABC):
         return {}
 
     @abstractmethod
-    def read(self, store: Store | Snapshot, span: Span) -> Read:
+    def read(self, store: Readable, span: Span) -> Read:
         """Return the entries of a span, in the order of keys."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.store import Snapshot, StateError, Store, Value
+from roster.state.store import Snapshot, StateError, Value
 
 STREAM_TIME_KEY = b"\xffstream time"
 """Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
@@ -56,7 +56,7 @@ def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]
     return numbers.fill_null(NEVER).to_numpy(zero_copy_only=False), has
 
 
-def stream_time(store: Store | Snapshot, key: bytes = STREAM_TIME_KEY) -> int:
+def stream_time(store: Snapshot, key: bytes = STREAM_TIME_KEY) -> int:
     """Return the stream time that the store has under a key, in microseconds."""
     (value,) = store.multi_get([key])
     return read_time(value)
@@ -122,7 +122,7 @@ class Clock(NamedTuple):
     now: int
 
     @classmethod
-    def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> Clock:
+    def over(cls, table: pa.Table, column: str, store: Snapshot) -> Clock:
         """Return the clock of a batch's rows. Raises as `times_of` does."""
         stored, now = store.multi_get([STREAM_TIME_KEY, NOW_KEY])
         before = read_time(stored)

@@ -54,7 +54,7 @@ TaskStore: TypeAlias = "FileStore[StoredSnapshot]"
 
 
 class FileStore(ABC, Generic[Reading_co]):
-    """A store of one task in files of one host; see `roster.state.Store` for the methods' contracts.
+    """A store of one task in files of one host; each read is consistent, `snapshot` makes several so.
 
     discarded: why existing files were discarded, None if they were not. written_at: wall-clock seconds of
     the last write when it was opened, 0 for a new one. Raises StoreInUseError if another

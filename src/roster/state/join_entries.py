@@ -18,7 +18,7 @@ from roster._json import JsonObject
 from roster.state.entries import Entries, QueryError, Read, Row, Span, behind, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys
 from roster.state.rows import RowLayout
-from roster.state.store import Snapshot, Store
+from roster.state.store import Readable
 from roster.state.stream_join import PREFIX_LENGTH, ROWS_KEYS
 
 SIDES = ("left", "right")
@@ -43,7 +43,7 @@ class JoinEntries(Entries):
         return {"sides": {side: {"value": kinds_of(layout.columns)} for side, layout in self._layouts.items()}}
 
     @override
-    def read(self, store: Store | Snapshot, span: Span) -> Read:
+    def read(self, store: Readable, span: Span) -> Read:
         entries: list[tuple[bytes, bytes]] = []
         for side, first in zip(SIDES, ROWS_KEYS, strict=True):
             if span.part in (None, side):
@@ -82,7 +82,7 @@ class JoinEntries(Entries):
         )
 
 
-def _prefixes(store: Store | Snapshot, first: bytes) -> list[bytes]:
+def _prefixes(store: Readable, first: bytes) -> list[bytes]:
     """Return the key prefixes of one side: one for each time with rows in the store."""
     prefixes: list[bytes] = []
     end = behind(first)

@@ -12,7 +12,7 @@ from roster.state.entries import Entries, Read, Row, Span, in_order
 from roster.state.event_time import read_time
 from roster.state.keys import decode_keys
 from roster.state.sessions import ENDS_KEY
-from roster.state.store import Snapshot, Store
+from roster.state.store import Readable
 from roster.state.windows import START
 
 
@@ -20,7 +20,7 @@ class _Whole(Entries):
     """A store in which the name of an entry is its key."""
 
     @override
-    def read(self, store: Store | Snapshot, span: Span) -> Read:
+    def read(self, store: Readable, span: Span) -> Read:
         if span.is_key:
             (value,) = store.multi_get([span.start])
             return Read([] if value is None else [(span.start, value)])

@@ -27,7 +27,7 @@ from roster.state.byte_slices import Structs
 from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.expressions import Expression, quoted
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, Store
+from roster.state.store import Snapshot
 from roster.state.windows import END, START, EventTimeAggregation, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
@@ -70,7 +70,7 @@ class SessionAggregation(EventTimeAggregation):
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
         return replace(layout, row=row_of(fields), breaks_ties=True)
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
         check_names({START, END, _SESSION}, table, self.aggregates)
         gap, grace = microseconds(self.window.gap), microseconds(self.window.grace)
@@ -240,9 +240,7 @@ class _Known:
     bound: int
 
     @classmethod
-    def read(
-        cls, operator: SessionAggregation, table: pa.Table, rows: Times, store: Store | Snapshot, bound: int
-    ) -> _Known:
+    def read(cls, operator: SessionAggregation, table: pa.Table, rows: Times, store: Snapshot, bound: int) -> _Known:
         """Read the sessions for the rows of a batch, and those of keys that may have one that ends by `bound`."""
         layout = operator.layout(table.schema)
         names = list(operator.keys)

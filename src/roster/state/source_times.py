@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.event_time import NEVER, STREAM_TIME_KEY, Times, stream_time, times_of
-from roster.state.store import Snapshot, Store
+from roster.state.store import Snapshot
 
 SOURCES_KEY = b"\xfftimes of sources"
 """Key of the sources in a store; of a join whose sides have sources each, those of the left one."""
@@ -218,7 +218,7 @@ class SourceTimes(NamedTuple):
         cls,
         table: pa.Table,
         column: str | None,
-        store: Store | Snapshot,
+        store: Snapshot,
         key: bytes = STREAM_TIME_KEY,
         lag: int = 0,
         *,
@@ -286,7 +286,7 @@ class SourceTimes(NamedTuple):
 
     @classmethod
     def behind(
-        cls, table: pa.Table, times: Times, store: Store | Snapshot, key: bytes, front: Front, stepped: int | None
+        cls, table: pa.Table, times: Times, store: Snapshot, key: bytes, front: Front, stepped: int | None
     ) -> SourceTimes:
         """Return the times of results of the operator in front, in their order.
 

@@ -1,4 +1,4 @@
-"""The interface of a store and its errors: keys and values as bytes, one position for all of them."""
+"""What is read of a store, what is written to it, and its errors: keys and values as bytes, one position for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -91,12 +90,8 @@ class Position:
         return cls(changelog, inputs)
 
 
-class Snapshot(Protocol):
-    """A consistent view of values and position."""
-
-    @property
-    def position(self) -> Position:
-        """The position that the values belong to."""
+class Readable(Protocol):
+    """A store, each of whose reads is consistent, or a snapshot of one."""
 
     def multi_get(self, keys: Keys) -> Sequence[Value]:
         """Return the value of each key; a column of keys may be answered by a column."""
@@ -105,6 +100,14 @@ class Snapshot(Protocol):
         self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
     ) -> list[tuple[bytes, bytes]]:
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+
+
+class Snapshot(Readable, Protocol):
+    """A consistent view of values and position."""
+
+    @property
+    def position(self) -> Position:
+        """The position that the values belong to."""
 
 
 class NoState:
@@ -144,21 +147,3 @@ class Written(Protocol):
 
         position: if a function, called when the last batch is written.
         """
-
-
-class Store(Written, Protocol):
-    """A store of one task. Each read is consistent; `snapshot` makes several reads consistent."""
-
-    def multi_get(self, keys: Keys) -> Sequence[Value]:
-        """Return the value of each key; a column of keys may be answered by a column."""
-
-    def scan(
-        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
-    ) -> list[tuple[bytes, bytes]]:
-        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
-
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Hold one consistent view for several reads; writers wait for its end, so it must be short."""
-
-    def close(self) -> None:
-        """Close the files."""

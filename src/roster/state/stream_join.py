@@ -48,7 +48,7 @@ from roster.state.event_time import (
 )
 from roster.state.keys import encode_keys
 from roster.state.rows import RowLayout
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError
 
 OTHER = "other side: "
 """Prefix of the right side's column names in a table with rows of both sides."""
@@ -139,7 +139,7 @@ class StreamJoin(Keyed):
         shared = {name for name in (*self.keys, self.times[1], AT, OF) if OTHER + name not in columns}
         return [name for name in columns if name.startswith(OTHER) or (name in plain and name in shared)]
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return a batch's pairs, and the rows to keep."""
         sides = [_Side.of(self, number, table, store) for number in (LEFT, RIGHT)]
         codes = _numbered(sides)
@@ -193,7 +193,7 @@ class StreamJoin(Keyed):
         return pa.table(list(values), schema=columns)
 
     def _waiting(
-        self, side: _Side, rows: _Rows, paired: Times, known: int, codes: pa.Array, store: Store | Snapshot
+        self, side: _Side, rows: _Rows, paired: Times, known: int, codes: pa.Array, store: Snapshot
     ) -> tuple[Chosen, pa.Table, dict[bytes, bytes | None]]:
         """Return which rows of a side have their first partner, rows that stay without, and changes to waiting ones.
 
@@ -217,7 +217,7 @@ class StreamJoin(Keyed):
         alone = [rows.table.filter(pa.array(over)), *([self._expired(side, gone, store)] if self.keeps_all else [])]
         return firsts, pa.concat_tables(alone), changes
 
-    def _expired(self, side: _Side, gone: list[bytes], store: Store | Snapshot) -> pa.Table:
+    def _expired(self, side: _Side, gone: list[bytes], store: Snapshot) -> pa.Table:
         """Return the rows of a side that these entries mark."""
         within = microseconds(self.within)
         buckets: dict[bytes, set[int]] = {}
@@ -290,7 +290,7 @@ class _Side:
     codes: Times | None = None
 
     @classmethod
-    def of(cls, join: StreamJoin, number: int, table: pa.Table, store: Store | Snapshot) -> _Side:
+    def of(cls, join: StreamJoin, number: int, table: pa.Table, store: Snapshot) -> _Side:
         is_mine = pc.fill_null(table[IS_OTHER], False)
         mine = table.filter(is_mine if number == RIGHT else pc.invert(is_mine)).combine_chunks()
         mine = mine.select(join.names(table.column_names, number))
@@ -352,7 +352,7 @@ class _Needed:
             parts += [own, near]
         return cls(_distinct(np.concatenate(parts))[0])
 
-    def read(self, store: Store | Snapshot, codes: pa.Array, layouts: list[RowLayout]) -> tuple[_Rows, _Rows]:
+    def read(self, store: Snapshot, codes: pa.Array, layouts: list[RowLayout]) -> tuple[_Rows, _Rows]:
         """Return the rows of both sides that the store has there."""
         stored_rows = []
         for number, layout in enumerate(layouts):
@@ -379,7 +379,7 @@ def _distinct(names: Structs) -> tuple[Structs, Times]:
     return ordered[is_first], places
 
 
-def _kept(sides: list[_Side], codes: pa.Array, store: Store | Snapshot, within: int) -> pa.Table:
+def _kept(sides: list[_Side], codes: pa.Array, store: Snapshot, within: int) -> pa.Table:
     """Return the changes that store a batch's rows and remove expired ones."""
     empty = pa.table({"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
     changes = [empty]

@@ -22,7 +22,7 @@ from roster.state.aggregate_functions import Aggregate
 from roster.state.durations import Duration, as_timedelta
 from roster.state.event_time import Clock, Reach, Times, left_out, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError
 
 START, END = "window_start", "window_end"
 """Columns that precede the keys in results."""
@@ -179,7 +179,7 @@ class WindowedAggregation(EventTimeAggregation):
     def layout(self, columns: pa.Schema) -> Layout | None:
         return Layout.of(columns, self.result_keys, self.aggregates)
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
         check_names({START, END}, table, self.aggregates)
         clock = Clock.over(table, self.window.column, store)
@@ -208,9 +208,7 @@ class WindowedAggregation(EventTimeAggregation):
         placed = pa.concat_tables([part for _, part in parts]).take(pa.array(order))
         return placed, parts[0][0]
 
-    def _closed(
-        self, columns: pa.Schema, update: Update, store: Store | Snapshot, now: int
-    ) -> tuple[pa.Table, pa.Table]:
+    def _closed(self, columns: pa.Schema, update: Update, store: Snapshot, now: int) -> tuple[pa.Table, pa.Table]:
         """Return the results to emit, and the changes with closed windows removed."""
         last = now - microseconds(self.window.size) - microseconds(self.window.grace)
         bound = _bound(last // 1000 + 1)

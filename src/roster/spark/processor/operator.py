@@ -25,7 +25,7 @@ from roster.state.store import NoState
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Layout, Update
-    from roster.state.store import Snapshot, Store
+    from roster.state.store import Snapshot
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,15 +125,15 @@ class _Operator:
         """Return None: each variable has a layout of its own."""
         return None
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""
         return self._take(table, store)
 
-    def set_aside(self, table: pa.Table, store: Store | Snapshot) -> Update:
+    def set_aside(self, table: pa.Table, store: Snapshot) -> Update:
         """Return the same, or the rows at which the code fails; timers that fail are removed and named."""
         return self._take(table, store, sets_aside=True)
 
-    def _take(self, table: pa.Table, store: Store | Snapshot, *, sets_aside: bool = False) -> Update:
+    def _take(self, table: pa.Table, store: Snapshot, *, sets_aside: bool = False) -> Update:
         return take(
             table,
             store,

@@ -36,7 +36,7 @@ from roster.state.processor.overlay import Overlay, end_of
 from roster.state.processor.states import Current, ListState, MapState, ValueState
 from roster.state.processor.timers import Timers
 from roster.state.processor.variables import Variable, Variables
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError
 
 AnyValue = TypeVar("AnyValue", bound=ValueState)
 AnyList = TypeVar("AnyList", bound=ListState)
@@ -174,7 +174,7 @@ class Code(Protocol):
 
 def take(
     table: pa.Table,
-    store: Store | Snapshot,
+    store: Snapshot,
     plan: Plan,
     code: Code,
     *,
@@ -333,7 +333,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 class _Times:
     """Watermarks before and after a batch in ms, and which rows are not late."""
 
-    def __init__(self, plan: Plan, table: pa.Table, store: Store | Snapshot) -> None:
+    def __init__(self, plan: Plan, table: pa.Table, store: Snapshot) -> None:
         self.before = self.after = -1
         self.stream_time = self.stream_time_before = NEVER
         self.fresh: Any = None

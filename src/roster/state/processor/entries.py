@@ -22,7 +22,7 @@ from roster._json import JsonObject
 from roster.state.entries import Entries, Placed, QueryError, Read, Row, Span, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys, key_end
 from roster.state.processor.variables import REGISTRY_KEY, Entry, Variable, decode_registry
-from roster.state.store import Snapshot, Store
+from roster.state.store import Readable
 
 _LENGTH = Struct("<I")
 VALUE_OF = {"value": "value", "list": "list_element", "map": "user_map_value"}
@@ -55,7 +55,7 @@ class VariableEntries(Entries):
         return {"variables": {name: _columns(entry) for name, entry in _known(reads).items()}}
 
     @override
-    def read(self, store: Store | Snapshot, span: Span) -> Read:
+    def read(self, store: Readable, span: Span) -> Read:
         (registry,) = store.multi_get([REGISTRY_KEY])
         entries: list[tuple[bytes, bytes]] = []
         for number, (variable, _) in variables_of(registry).items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from roster.state.store import Snapshot, Store, Value
+from roster.state.store import Snapshot, Value
 
 _UNKNOWN: Any = object()
 
@@ -22,7 +22,7 @@ def end_of(prefix: bytes) -> bytes:
 class Overlay:
     """Reads a store's snapshot with the changes applied; nothing is written to the store."""
 
-    def __init__(self, store: Store | Snapshot) -> None:
+    def __init__(self, store: Snapshot) -> None:
         self._store = store
         self._read: dict[bytes, Value] = {}
         self._changed: dict[bytes, Value] = {}

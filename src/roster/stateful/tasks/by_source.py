@@ -33,7 +33,7 @@ from roster.state.source_times import (
     SourceTimes,
     nearest,
 )
-from roster.state.store import Snapshot, Store
+from roster.state.store import Snapshot
 from roster.state.stream_join import IS_OTHER, LEFT, NOW_KEYS, RIGHT, TIME_KEYS, StreamJoin
 from roster.stateful.tasks.bad_records import set_aside
 from roster.stateful.tasks.operator_steps import Around
@@ -98,7 +98,7 @@ class BySource(Around):
         """The column of times of its rows, None if neither it nor the next operator goes by any."""
         return self.time_column or self.passed
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
         return self._with_times(table, store, self.operator)
 
@@ -238,7 +238,7 @@ class Noting(Around):
 
     columns: Sequence[str] = ()
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot, /) -> Update:
         """Return an update with these times."""
         update = self.operator(table, store)
         names = [name for name in self.columns if name in update.results.column_names]

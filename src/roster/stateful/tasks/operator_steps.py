@@ -14,7 +14,7 @@ from roster.pipeline.tasks.writer import conformed
 from roster.state.aggregate import Layout, Update
 from roster.state.definition import Document
 from roster.state.source_times import NOTICE, labelled
-from roster.state.store import Snapshot, Store
+from roster.state.store import Snapshot
 from roster.stateful.tasks.bad_records import results_aside, set_aside
 from roster.stateful.tasks.processing import Operator
 from roster.stateful.tasks.repartition import through_labelled
@@ -113,7 +113,7 @@ class Around:
         """Return the layout of the state's values."""
         return self.operator.layout(columns)
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot, /) -> Update:
         """Return results and changes of a batch's rows."""
         return self.operator(table, store)
 
@@ -127,7 +127,7 @@ class _WithSteps(Around):
     schema: pa.Schema
     store: str = ""
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot, /) -> Update:
         return self._mapped(self.operator(table, store), lambda batch: applied(self.function, batch, self._what))
 
     def set_aside(self, table: pa.Table, store: Snapshot) -> Update:

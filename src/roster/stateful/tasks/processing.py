@@ -24,7 +24,7 @@ from roster.state.processor.overlay import end_of
 from roster.state.processor.timers import BY_TIME
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
 from roster.state.source_times import NOTICE, without_notices
-from roster.state.store import Position, Snapshot, Store, Value
+from roster.state.store import Position, Snapshot, Value
 from roster.state.stream_join import TIME_KEYS, has_rows
 from roster.state.table_evolution import Changed
 from roster.stateful.tasks.catch_up import Applied, Fetch, StoreTarget, catch_up
@@ -57,7 +57,7 @@ class Operator(Protocol):
     def layout(self, columns: pa.Schema, /) -> Layout | None:
         """Return the layout of the state's values; None: a value is the time of the key's first row."""
 
-    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+    def __call__(self, table: pa.Table, store: Snapshot, /) -> Update:
         """Compute results and changes of a batch's rows from the state before the batch; write nothing."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from roster.state.aggregate import Update
-from roster.state.store import Snapshot, Store
+from roster.state.store import Snapshot
 
 OPERATOR = "repartition"
 _NO_CHANGES = pa.table({"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
@@ -42,6 +42,6 @@ class Relay:
     def layout(self, _columns: pa.Schema) -> None:
         """Return None: it has no values."""
 
-    def __call__(self, table: pa.Table, _store: Store | Snapshot) -> Update:
+    def __call__(self, table: pa.Table, _store: Snapshot) -> Update:
         """Return the rows."""
         return Update(table, _NO_CHANGES)
