@@ -56,8 +56,16 @@ def test_users_of_a_stopped_brokers_directory(
     assert "there is no user 'nina'" in capsys.readouterr().err
 
 
-def test_a_directory_in_use_names_the_other_way(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["users", "list", "--data", str(secured.broker.config.data_dir)]) == 1
+def test_users_of_a_running_broker_are_listed(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["users", "list", "--data", str(secured.broker.config.data_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["otto"]
+
+
+def test_a_directory_in_use_names_the_way_to_change_it(
+    secured: Secured, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, "s3cr3t\n")
+    assert run(["users", "add", "nina", "--data", str(secured.broker.config.data_dir)]) == 1
     assert "while the broker runs, kafka-configs.sh changes its users" in capsys.readouterr().err
 
 

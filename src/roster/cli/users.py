@@ -29,9 +29,9 @@ _data_option = click.option(
 
 @click.group()
 def users() -> None:
-    """List, add and remove users who log in to a `roster broker` with SCRAM or PLAIN, while it is stopped.
+    """List users who log in to a `roster broker` with SCRAM or PLAIN; add and remove them while it is stopped.
 
-    While it runs, Kafka's `kafka-configs.sh --entity-type users` does it, and the admin clients of other libraries.
+    While it runs, Kafka's `kafka-configs.sh --alter --entity-type users` does that, and other libraries' admin clients.
     """
 
 
@@ -39,8 +39,8 @@ def users() -> None:
 @_data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List users with their mechanisms; nothing of their passwords is shown."""
-    with _store(data) as store:
+    """List users with their mechanisms, also of a running broker; nothing of their passwords is shown."""
+    with _store(data, changes=False) as store:
         every = sorted(store.users.items())
     by_user = {name: {which: credential.iterations for which, credential in known.items()} for name, known in every}
     rows = [(name, mechanism, count) for name, known in by_user.items() for mechanism, count in known.items()]
@@ -92,8 +92,8 @@ def _password() -> str:
 
 
 @contextlib.contextmanager
-def _store(data: Path) -> Iterator[SecurityStore]:
-    """Open the users of a data directory that no broker holds."""
+def _store(data: Path, *, changes: bool = True) -> Iterator[SecurityStore]:
+    """Open the users of a data directory; to change them, of one that no broker holds."""
     from roster.broker import BrokerStartError
     from roster.broker.log.files import DirectoryLock
     from roster.broker.security.store import SecurityStore
@@ -101,7 +101,8 @@ def _store(data: Path) -> Iterator[SecurityStore]:
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = DirectoryLock(data / "lock")
-        lock.acquire()
+        if changes:
+            lock.acquire()
         try:
             store = SecurityStore(data)
             store.load()
