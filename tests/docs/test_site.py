@@ -52,6 +52,10 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
+def test_the_programs_that_build_it_are_not_published(site: Path) -> None:
+    assert [str(file.relative_to(site)) for file in site.rglob("*.py*")] == []
+
+
 def test_letters_can_be_read_and_nothing_is_cut(site: Path, browser: Any) -> None:
     faults = {}
     for page in sorted(site.rglob("*.html")):
