@@ -2,7 +2,7 @@
 
     python -m benchmarks fence
     python -m benchmarks.fence [--broker roster|apache|HOST:PORT] [--engine kafka|delta|...|spark ...] [--rounds N]
-        [--seed 1]
+        [--step 1] [--seed 1]
 
 Each driver reads orders of one topic. `kafka` is the program of deploy/kubernetes, which counts them by shop into
 another topic, each driver with the same `group.instance.id` and a disk of its own; `spark` is the same query in
@@ -10,9 +10,10 @@ Structured Streaming, each driver with the same checkpoint. `parquet`, `delta`, 
 of Roster that append each order to such a table; `delta-totals` appends each new count of a shop.
 
 In a round a driver stands still (SIGSTOP to Python, JVM and workers) at a step of a batch's commit, the next step each
-round (`tests/deploy/frozen_driver.py` lists them); `spark` at some moment. Orders come meanwhile, and a second driver
-takes its place. The first goes on while the second is at work, in every other round when it has no more to do; the
-next seed has these turns the other way round. By default there is a round for each step, and five of `spark`.
+round, from the number `--step` on (`tests/deploy/frozen_driver.py` lists them); `spark` at some moment. Orders come
+meanwhile, and a second driver takes its place. The first goes on while the second is at work, in every other round when
+it has no more to do; the next seed has these turns the other way round. By default there is a round for each step, and
+five of `spark`.
 
 Results are read at `read_committed`, of a table in its newest snapshot. `again`: results whose count of orders a result
 of that shop had before; in a table, rows of an order that has one. `older`: results with fewer orders than one before.
@@ -176,14 +177,14 @@ def catalog(folder: str) -> dict[str, str]:
 class Driver:
     """One driver with all that it starts, in a process group of its own; it works once it has been let go."""
 
-    def __init__(self, engine: str, bootstrap: str, folder: Path, number: int, place: str) -> None:
+    def __init__(self, engine: str, bootstrap: str, folder: Path, number: int, place: str, step: int) -> None:
         self._log = folder / f"{engine}-{number}.log"
         (port,) = free_ports(1)
         program = [str(PROGRAM)] if engine == "kafka" else [__file__, "--driver", engine, place, bootstrap]
         self._freeze, self._start = folder / f"freeze-{number}", folder / f"start-{number}"
         self.step: frozen_driver.Step | None = None
         if engine != "spark":
-            index = number % len(STEPS[engine])
+            index = (step + number) % len(STEPS[engine])
             self.step = STEPS[engine][index]
             program = [frozen_driver.__file__, engine, str(index), str(self._freeze), str(self._start), *program]
         client = folder / "client.properties"
@@ -239,8 +240,8 @@ class Driver:
         return (said or lines or [""])[-1]
 
 
-def measure(engine: str, bootstrap: str, folder: Path, rounds: int, seed: int) -> str:
-    """Let one engine go through the rounds; return its line of the table."""
+def measure(engine: str, bootstrap: str, folder: Path, rounds: int, seed: int, step: int) -> str:
+    """Let one engine go through the rounds, from a step's index on; return its line of the table."""
     with closing(Admin(bootstrap)) as admin:
         for topic in (ORDERS, RESULTS):
             admin.create_topic(topic, PARTITIONS)
@@ -251,7 +252,7 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, seed: int) -
     if engine == "iceberg":
         Path(place).mkdir()
         load_catalog("default", **catalog(place)).create_namespace("fence")
-    drivers = [Driver(engine, bootstrap, folder, 0, place)]
+    drivers = [Driver(engine, bootstrap, folder, 0, place, step)]
     with closing(Rows(engine, place) if engine in TABLES else Results(bootstrap)) as results:
         try:
             drivers[0].let_go()
@@ -261,12 +262,12 @@ def measure(engine: str, bootstrap: str, folder: Path, rounds: int, seed: int) -
             for number in range(1, rounds + 1):
                 frozen, is_early = drivers[-1], (number + seed) % 2 == 0
                 if engine != "spark":  # it starts meanwhile
-                    drivers.append(Driver(engine, bootstrap, folder, number, place))
+                    drivers.append(Driver(engine, bootstrap, folder, number, place, step))
                 with Orders(bootstrap, chance, sent):
                     frozen.stand_still(chance)
                     results.read(0.3)
                     if engine == "spark":
-                        drivers.append(Driver(engine, bootstrap, folder, number, place))
+                        drivers.append(Driver(engine, bootstrap, folder, number, place, step))
                     drivers[-1].let_go()
                     results.reach(drivers[-1])
                     if is_early:
@@ -355,6 +356,7 @@ def append(kind: str, bootstrap: str, place: str) -> None:
         pipeline.write(sinks[kind]()).run()
     except FencedInstanceError as error:
         replaced = f"this driver has been replaced: {error}"
+        spark.sparkContext.setLogLevel("OFF")
     finally:
         spark.stop()
     if replaced:
@@ -368,6 +370,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--broker", default="roster")
     parser.add_argument("--engine", action="append", choices=("spark", *STEPS))
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--step", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(words)
     print("engine      rounds   again   older   wrong    said   ended", flush=True)
@@ -375,7 +378,7 @@ def main(words: Sequence[str] | None = None) -> None:
         try:
             with TemporaryDirectory() as folder, broker(given.broker, Path(folder)) as (bootstrap, _):
                 rounds = given.rounds or len(STEPS.get(engine, range(5)))
-                print(measure(engine, bootstrap, Path(folder), rounds, given.seed), flush=True)
+                print(measure(engine, bootstrap, Path(folder), rounds, given.seed, given.step - 1), flush=True)
         except MissingError as missing:
             print(f"*** MISSING: {missing}; {engine} is left out", flush=True)
 

@@ -277,9 +277,10 @@ def client_properties(folder: Path, bootstrap: str) -> str:
 def test_that_it_was_replaced_is_the_last_line_of_a_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kubernetes shows the end of the log, and a JVM that stood still may complain until it has ended."""
+    """Kubernetes shows the end of the log, and tasks of a JVM that stood still may complain when Spark has stopped."""
     stands_in = mock.MagicMock()
-    stands_in.return_value.stop.side_effect = lambda: print("WARN Executor: no heartbeat for 60 s", file=sys.stderr)
+    spark = stands_in.return_value
+    spark.stop.side_effect = lambda: print("WARN Executor: no heartbeat for 60 s", file=sys.stderr)
     replaced_by_other = FencedInstanceError("another one has `totals-0`")
     with mock.patch("roster.spark.session", stands_in), mock.patch("roster.spark.Pipeline") as pipeline:
         pipeline().json_columns().aggregate().write().run.side_effect = replaced_by_other
@@ -289,6 +290,7 @@ def test_that_it_was_replaced_is_the_last_line_of_a_driver(
             runpy.run_path(str(PROGRAM), run_name="__main__")
     assert ended.value.code == replaced()
     assert capsys.readouterr().err.splitlines()[-1] == f"this pod has been replaced: {replaced_by_other}"
+    assert spark.mock_calls == [mock.call.sparkContext.setLogLevel("OFF"), mock.call.stop()]
 
 
 class Pod:

@@ -36,10 +36,11 @@ def main() -> None:
         pipeline.run()
     except FencedInstanceError as error:
         replaced = f"this pod has been replaced: {error}"
+        spark.sparkContext.setLogLevel("OFF")  # tasks of a JVM that stood still complain even when Spark has stopped
     finally:
         spark.stop()
     if replaced:
-        print(replaced, file=sys.stderr)  # behind all that the JVM had to say: Kubernetes shows the last lines
+        print(replaced, file=sys.stderr)  # behind all that the JVM has to say: Kubernetes shows the last lines
         sys.exit(REPLACED)
 
 
