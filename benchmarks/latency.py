@@ -14,7 +14,10 @@ result's latency is that of its newest record. CPU is that of the application's 
 core; behind it is the mean ms of each phase of a batch. Structured Streaming writes at least once, without
 transactions. `librdkafka`, for the first two cases, is the least that exactly once takes: a loop of its C client that
 reads what is there, writes it and commits, a transaction each time. `realtime`, for `copy` and `totals`, is Structured
-Streaming in its real-time mode, which has no Python functions: SQL, with as many slots as it has tasks.
+Streaming in its real-time mode, which has no Python functions: SQL, with as many slots as it has tasks, and batches of
+Spark's own default, so that none ends amid the measured time.
+
+A line takes a minute, and there is one for each broker, rate, case and engine.
 """
 
 from __future__ import annotations
@@ -284,9 +287,13 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, case: str, *, in_rea
         writer = writer.outputMode("append" if is_appended else "update")
         if in_real_time:
             spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
-            writer = writer.trigger(realTime="30 seconds")
+            writer = writer.trigger(realTime="5 minutes")
         writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", f"{topic}-out")
-        writer.option("checkpointLocation", folder).start().awaitTermination()
+        query = writer.option("checkpointLocation", folder).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()  # before its checkpoint is removed
 
 
 def passed_on(bootstrap: str, topic: str, case: str) -> None:
