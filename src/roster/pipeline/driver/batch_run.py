@@ -68,7 +68,8 @@ class BatchRuns:
     ) -> Outcome | None:
         """Run a batch, and commit it in the sink and then in the group; return None if it does not count."""
         if self._sink.commits_offsets:
-            batch = replace(batch, group_offsets=self.group_offsets(batch.next_offsets, batch.owner))
+            ends = {partition: span.end for partition, span in batch.ranges.items()}
+            batch = replace(batch, group_offsets=self.group_offsets(ends, batch.owner))
         timer.lap("plan")
         refused: list[Mapping[int, Mapping[int, str]]] = []
         while True:

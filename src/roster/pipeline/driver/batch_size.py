@@ -78,20 +78,24 @@ class BatchSize:
         self._most, self._target, self._longest = most, target, longest or target
         self._cost = BatchCost()
         self._learned: int | None = None
-        self._after_cancel: int | None = None
-
-    @property
-    def limit(self) -> int | None:
+        self.limit = most
         """The most offsets that the next batch may have; None: any number."""
-        return min(
-            (limit for limit in (self._most, self._learned, self._after_cancel) if limit is not None), default=None
-        )
 
     def done(self, offsets: int, seconds: float) -> None:
         """Record a batch that ended."""
-        self._after_cancel = None
-        if offsets <= 0:
-            return
+        if offsets > 0:
+            self._learn(offsets, seconds)
+        self._limit(None)
+
+    def cancelled(self, offsets: int) -> None:
+        """Record a batch that was cancelled because it took too long: the next has half of its offsets."""
+        self._limit(max(offsets // 2, 1))
+
+    def _limit(self, after_cancel: int | None) -> None:
+        limits = self._most, self._learned, after_cancel
+        self.limit = min((limit for limit in limits if limit is not None), default=None)
+
+    def _learn(self, offsets: int, seconds: float) -> None:
         self._cost.done(offsets, seconds)
         known, fitting = self._learned, self._cost.offsets(self._target, self._longest)
         is_full = known is not None and 2 * offsets >= known
@@ -103,10 +107,6 @@ class BatchSize:
             self._learned = min(fitting, GROWTH * known)
         else:
             self._learned = max(known, min(int(offsets * self._target / max(seconds, 0.001)), GROWTH * known))
-
-    def cancelled(self, offsets: int) -> None:
-        """Record a batch that was cancelled because it took too long: the next has half of its offsets."""
-        self._after_cancel = max(offsets // 2, 1)
 
 
 class BatchInterval:
