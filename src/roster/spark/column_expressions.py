@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, TypeAlias
 
+from py4j.java_gateway import JavaClass, JavaPackage
 from pyspark.sql.types import DataType, StructType
 
 Java: TypeAlias = Any
@@ -12,9 +14,31 @@ Java: TypeAlias = Any
 _MOST_SHOWN = 80
 
 
+class Names:
+    """Packages, classes and static members of a JVM, each looked up once: each look costs a start or a batch time."""
+
+    def __init__(self, found: Java) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Java:
+        found = getattr(self._found, name)
+        self.__dict__[name] = Names(found) if isinstance(found, (JavaClass, JavaPackage)) else found
+        return self.__dict__[name]
+
+    def __call__(self, *arguments: Java) -> Java:
+        """Call a class's constructor."""
+        return self._found(*arguments)
+
+
+@functools.cache
+def names_of(jvm: Java) -> Names:
+    """Return the names of a gateway's view of its JVM."""
+    return Names(jvm)
+
+
 def class_of(node: Java) -> str:
     """Return the class of an expression or a node of a plan."""
-    return str(node.getClass().getSimpleName())
+    return str(node.productPrefix())
 
 
 def members(sequence: Java) -> list[Java]:

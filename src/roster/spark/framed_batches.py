@@ -137,7 +137,8 @@ class FramedRunner(SparkRunner):
 
     def _forget(self) -> None:
         for frame in self._kept:
-            frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
+            rdd: Any = frame._jdf.queryExecution().analyzed().rdd()
+            rdd.sparkContext().unpersistRDD(rdd.id(), False)  # its own method warns, with each batch
         self._kept = []
 
     @override

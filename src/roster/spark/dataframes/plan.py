@@ -5,6 +5,7 @@ Spark has no public way to read or build plans of Catalyst. `operators` and `use
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,12 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.pipeline.errors import PipelineError, reason_of
-from roster.spark.column_expressions import Java, analyzed, class_of, members, scala_object, short, text_of
+from roster.spark.column_expressions import Java, analyzed, class_of, members, names_of, scala_object, short, text_of
 from roster.spark.jobs.spark_jobs import check_session
 
 FIELD = "write_stream"
@@ -25,15 +27,10 @@ FIELD = "write_stream"
 MARK = "roster.source"
 """Option of a leaf that names its source."""
 _COLUMNS = (
-    "cast(null as binary) key",
-    "cast(null as binary) value",
-    "cast(null as string) topic",
-    "cast(null as int) partition",
-    "cast(null as bigint) offset",
-    "timestamp",
-    "cast(null as int) timestampType",
+    "key binary; value binary; topic string; partition int; offset bigint; timestamp timestamp; timestampType int"
 )
-_HEADERS = "cast(null as array<struct<key:string,value:binary>>) headers"
+_HEADERS = ";headers array<struct<key:string,value:binary>>"
+_UNREAD = "raise_error('a frame of read_stream is written by write_stream(df), in place of df.writeStream')"
 _LEAF = "StreamingRelationV2"
 WATERMARK = "EventTimeWatermark"
 OBSERVED = "CollectMetrics"
@@ -114,7 +111,8 @@ class Node:
         """Options of a leaf's source, by names in lower case as Spark keeps them; of other nodes none."""
         if self.kind != _LEAF:
             return self.children[0].options if self.is_leaf else {}
-        return {str(name).lower(): str(value) for name, value in self.java.extraOptions().items()}
+        mapper = JavaClass("com.fasterxml.jackson.databind.ObjectMapper", self.java._gateway_client)
+        return dict(json.loads(mapper().writeValueAsString(self.java.extraOptions())))
 
 
 Topics = Callable[[Node], Sequence[str] | None]
@@ -126,8 +124,9 @@ def leaf(spark: SparkSession, source: str, *, headers: bool) -> DataFrame:
 
     It is never run: `on_batch` puts a batch's records in its place.
     """
-    columns = (*_COLUMNS, _HEADERS) if headers else _COLUMNS
-    return spark.readStream.format("rate").option(MARK, source).load().selectExpr(*columns)
+    columns = [column.split() for column in (_COLUMNS + _HEADERS * headers).split(";")]
+    values = [f"cast({_UNREAD} as {kind}) {name}" for name, kind in columns]
+    return spark.readStream.format("rate").option(MARK, source).load().selectExpr(*values)
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,7 @@ class Plan:
 
     df: DataFrame
     root: Node
+    jvm: Java
 
     @classmethod
     def of(cls, df: DataFrame) -> Plan:
@@ -145,12 +145,8 @@ class Plan:
                 check_session(df.sparkSession)
             problem = f"{type(df).__name__} is not a DataFrame of a classic session"
             raise PipelineError(problem, field=FIELD, fix="Pass a DataFrame")
-        return cls(df, Node.of(_without_names_of_queries(analyzed(df), cast("Any", df.sparkSession)._jvm)))
-
-    @property
-    def jvm(self) -> Java:
-        """The gateway to the session's JVM."""
-        return cast("Any", self.df.sparkSession)._jvm
+        jvm = names_of(cast("Any", df.sparkSession)._jvm)
+        return cls(df, Node.of(_without_names_of_queries(analyzed(df), jvm)), jvm)
 
     def keeps_state(self, with_state: Collection[str]) -> bool:
         """Return True if a node of one of these kinds has a stream's rows."""
@@ -249,7 +245,8 @@ def applying(over: PlanOver, spark: Any) -> Callable[[DataFrame], DataFrame]:
 
 def frame_of(plan: Java, spark: Any) -> DataFrame:
     """Return a frame of an analyzed plan."""
-    return ClassicDataFrame(spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+    datasets = names_of(spark._jvm).org.apache.spark.sql.classic.Dataset
+    return ClassicDataFrame(datasets.ofRows(spark._jsparkSession, plan), spark)
 
 
 def plan_over(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from py4j.java_gateway import get_field
 
@@ -83,7 +85,7 @@ def time_in(struct: Java) -> Java:
 def window_of(struct: Java, column: str, delay: timedelta, jvm: Java) -> tuple[Window | SessionWindow, str]:
     """Return the window of a struct, and its description. column: of times. Raises PipelineError."""
     end = members(struct.children())[3]
-    if not any(class_of(part) == "Remainder" for part in all_of(end)):
+    if not any(part["class"].endswith(".Remainder") for part in json.loads(end.toJSON())):
         gap = _gap(end, jvm)
         return SessionWindow(
             column, gap, delay
@@ -125,14 +127,27 @@ def _struct_of(node: Node, own: int) -> Java:
 
 
 def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
-    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end."""
+    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end.
+
+    It is read as JSON: a call into the JVM for each part would cost a start its time.
+    """
     numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
-    for part in all_of(end):
-        if class_of(part) in numbers and class_of(number := members(part.children())[1]) == "Literal":
-            numbers[class_of(part)].append(int(str(number.value())))
+    parts = json.loads(end.toJSON())
+    for place, part in enumerate(parts):
+        kind = part["class"].rpartition(".")[2]
+        if kind in numbers and "value" in (number := parts[_behind(parts, place + 1)]):
+            numbers[kind].append(int(number["value"]))
     begin = numbers["Subtract"][-1] if numbers["Subtract"] else 0
     size, hop = numbers["Add"][0], numbers["Remainder"][0]
     return timedelta(microseconds=size), timedelta(microseconds=hop), timedelta(microseconds=begin)
+
+
+def _behind(parts: Sequence[Mapping[str, Any]], place: int) -> int:
+    """Return the place behind an expression and all in it."""
+    behind = place + 1
+    for _ in range(parts[place]["num-children"]):
+        behind = _behind(parts, behind)
+    return behind
 
 
 def time_of(interval: Java) -> timedelta:
