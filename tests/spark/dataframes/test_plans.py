@@ -142,7 +142,12 @@ FRAMES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
             timed(df)
             .groupBy(F.window("at", "1 hour"), "shop")
             .count()
-            .join(timed(df).groupBy("shop", F.window("at", "1 hour")).agg(F.max("price")), ["window", "shop"], "left")
+            .alias("n")
+            .join(
+                timed(df).groupBy("shop", F.window("at", "1 hour")).agg(F.max("price")).alias("most"),
+                ["window", "shop"],
+                "left",
+            )
         ),
         "append",
     ),
@@ -171,6 +176,14 @@ def of_all(spark: SparkSession) -> dict[str, Any]:
         return {name: read(spark, name) for name in FRAMES}
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_options_of_a_source_are_those_that_were_given(spark: SparkSession) -> None:
+    odd = {'a"b': "c\\", "line\n": "{'x': \u00fc=\u20ac, \U0001f600}", " ": "", "rowsPerSecond": "1"}
+    reader = spark.readStream.format("rate")
+    for name, value in odd.items():
+        reader = reader.option(name, value)
+    assert Plan.of(reader.load()).root.options == {name.lower(): value for name, value in odd.items()}
 
 
 @pytest.mark.gate

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from datetime import UTC, datetime
-from typing import Any, cast
 
 import pytest
 
-from roster.spark import Pipeline, PipelineError, State
+from roster.spark import PipelineError, State
 from roster.spark.dataframes.sinks import BatchIds
 from roster.spark.dataframes.source_options import in_words_of_options, own_options, source_of
 
@@ -33,7 +32,7 @@ def test_options_have_sparks_names_in_any_case() -> None:
             "roster.idle_after": "5 minutes",
             "Roster.target_batch_ms": "700",
             "roster.assignors": "range, lag",
-            "roster.http_security": '{"token": "t"}',
+            "roster.http_security": '{"token": "0123456789abcdef"}',
             "roster.state.standbys": "1",
         }
     )
@@ -54,7 +53,7 @@ def test_options_have_sparks_names_in_any_case() -> None:
         "idle_after": "5 minutes",
         "target_batch_ms": 700,
         "assignors": ["range", "lag"],
-        "http_security": {"token": "t"},
+        "http_security": {"token": "0123456789abcdef"},
         "state": State(standbys=1),
     }
 
@@ -84,13 +83,13 @@ def test_a_new_group_begins_at_the_end_as_a_query_of_spark_does() -> None:
         (LEAST | {"startingOffset": "latest"}, "startingOffset: Spark's Kafka source has no option of this name"),
         (
             LEAST | {"roster.standbys": "1"},
-            "roster.standbys: Roster has no option of this name. There are starting_off",
+            "roster.standbys: Roster has no option of this name. Did you mean roster.state.standbys?",
         ),
         (LEAST | {"roster.state.standbys": "-1"}, "roster.state.standbys: -1 is not a whole number from 0 to"),
         (LEAST | {"roster.http_security": "token"}, "roster.http_security: 'token' is not a JSON object. For example"),
         (
             {"bootstrap.servers": "b:9092"},
-            "bootstrap.servers: Spark's Kafka source has no option of this name. Did",
+            "bootstrap.servers: Spark's Kafka source has no option of this name (Did",
         ),
         *(
             (LEAST | {name: "x"}, f"{name}: Spark's Kafka source has no option of this name. Did you mean {meant}?")
@@ -135,18 +134,45 @@ def test_what_is_wrong_names_the_option_as_it_was_written(options: dict[str, str
     ],
 )
 def test_what_a_pipeline_refuses_is_said_in_words_of_options(options: dict[str, str], said: str) -> None:
-    source = source_of(LEAST | options)
-    session: Any = None
     with pytest.raises(PipelineError) as caught:
-        Pipeline(session, source.bootstrap, "g", source.topics, **source.keywords)
-    assert re.match(said, str(in_words_of_options(caught.value)))
+        source_of(LEAST | options)
+    assert re.match(said, str(caught.value))
 
 
 def test_a_pattern_that_is_none_names_its_option() -> None:
-    source, session = source_of({"kafka.bootstrap.servers": "b:9092", "subscribePattern": "o[*"}), cast("Any", None)
     with pytest.raises(PipelineError) as caught:
-        Pipeline(session, source.bootstrap, "g", source.topics)
-    assert str(in_words_of_options(caught.value)).startswith("subscribePattern: 'o[*' is not a regular expression")
+        source_of({"kafka.bootstrap.servers": "b:9092", "subscribePattern": "o[*"})
+    assert str(caught.value).startswith("subscribePattern: 'o[*' is not a regular expression")
+
+
+def test_all_that_is_wrong_is_told_at_once_each_with_its_way_out(caplog: pytest.LogCaptureFixture) -> None:
+    options = {
+        "bootstrap.servers": "b:9092",
+        "subscribe": "a,,b",
+        "startingOffset": "earliest",
+        "startingOffsets": '{"a": {"0": "x"}}',
+        "failOnDataLoss": "no",
+        "kafka.session.timeout": "9000",
+        "roster.idle_after": "soon",
+        "roster.state.standbys": "-1",
+        "groupIdPrefix": "x",
+    }
+    with pytest.raises(PipelineError) as caught:
+        source_of(options)
+    told = str(caught.value).split("; ")
+    assert [text.partition(":")[0] for text in told] == [
+        *("bootstrap.servers", "startingOffset", "failOnDataLoss", "kafka.bootstrap.servers", "roster.state.standbys"),
+        *("subscribe", "kafka.session.timeout", "startingOffsets", "roster.idle_after"),
+    ]
+    assert told[0].endswith("(Did you mean kafka.bootstrap.servers?)")
+    assert told[-2].startswith("startingOffsets: a-0: 'x' is not an offset (Use earliest, latest, or JSON")
+    assert not caplog.records
+
+
+def test_a_source_may_have_what_needs_an_option_of_its_sink() -> None:
+    source = source_of(LEAST | {"roster.http_security": '{"token": "0123456789abcdef"}'})
+    assert source.keywords["http_security"] == {"token": "0123456789abcdef"}
+    assert "http" not in source.keywords
 
 
 def test_what_a_changed_state_needs_is_said_as_an_option() -> None:

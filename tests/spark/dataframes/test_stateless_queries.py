@@ -333,6 +333,14 @@ def test_what_cannot_run_is_refused_at_the_start_with_the_way_out(
             r"format\(console\): numRows is",
         ),
         (lambda w: w.queryName("q").format("kafka").option("topik", "x").start(), "topik: Spark's Kafka sink has no"),
+        (
+            lambda w: (
+                w.format("kafka")
+                .options(**{"roster.http": "x", "topik": "x", "roster.idle_after": "soon", "kafka.akcs": "1"})
+                .start()
+            ),
+            r"^queryName: .*\(Call queryName.*\); roster.http: .*; roster.idle_after: .*; topik: .*; kafka.akcs: .*",
+        ),
         (lambda w: w.foreachBatch("print"), "foreachBatch: 'print' is not callable"),
         (lambda w: w.foreach(object()), "foreach: "),
         (lambda w: w.sink("parquet"), r"sink: 'parquet' is not a Sink\. Use format"),
@@ -344,6 +352,13 @@ def test_a_wrong_option_of_a_query_is_one_line(
 ) -> None:
     with pytest.raises(PipelineError, match=said):
         start(write_stream(reader(spark, topics, "unread").load()))
+
+
+def test_a_writer_of_spark_says_that_it_is_not_the_frames(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    rows = reader(spark, topics, "unread").load().groupBy("key").count().writeStream.outputMode("update")
+    query = rows.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match=r"is written by write_stream\(df\), in place of df\.writeStream"):
+        query.processAllAvailable()
 
 
 def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:

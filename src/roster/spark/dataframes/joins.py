@@ -11,6 +11,7 @@ from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import Java, class_of, literal_of, members, text_of
 from roster.spark.dataframes.operators import (
     Kept,
+    Makers,
     Rows,
     results_of,
     used_above,
@@ -253,3 +254,7 @@ def _with_other_side(
         columns[IS_OTHER] = literal_of(bool(number), "BooleanType", jvm)
         filled.append(columns)
     return filled
+
+
+JOINS: Makers = {"Join": join}
+"""What makes an operator of a join of two streams."""

@@ -18,7 +18,17 @@ from roster._errors import RosterError
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.spark_schemas import arrow_schema
 from roster.spark.aggregate_columns import aggregate_of
-from roster.spark.column_expressions import Java, analyzed, class_of, literal_of, members, short, text_of, type_of
+from roster.spark.column_expressions import (
+    Java,
+    analyzed,
+    class_of,
+    literal_of,
+    members,
+    names_of,
+    short,
+    text_of,
+    type_of,
+)
 from roster.spark.dataframes.plan import (
     FIELD,
     WATERMARK,
@@ -35,6 +45,7 @@ from roster.spark.dataframes.plan import (
     size_of,
     without_counterpart,
 )
+from roster.spark.dataframes.source_options import raise_all
 from roster.spark.dataframes.windows import SESSION, bounds_of, is_window, longest, made_at, time_in, time_of, window_of
 from roster.spark.stateful_operators import Stateful
 from roster.state.aggregate import Aggregation
@@ -49,8 +60,6 @@ _OWN = (START, END, "session")
 """Columns that windows make."""
 _DELAY = "spark.watermarkDelayMs"
 """Mark in the metadata of columns of event time."""
-UNION_OF_TOTALS = "Union of totals"
-"""Kind of a union that only totals come to; others keep no state."""
 _CODE = ("TransformWithStateInPySpark", "TransformWithStateInPandas", "FlatMapGroupsInPandasWithState")
 _AS_KEYS = ("string", "binary", "boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 _AS_TEXT = ("float", "double", "decimal")
@@ -127,9 +136,8 @@ class Kept:
     they may be anywhere. operator: None for one that keeps nothing.
     results: makes the columns of the results, as Spark has them, of those of the rows. outputs: makes the node's own
     output of attributes of the results. kind: names the store where nothing else does. sides: of a join, the node of
-    each and the columns of its rows, in place of `below` and those of `rows`. where: makes conditions of results, of
-    attributes by name. rest: conditions of outputs. delay: how far event times of results to come may be behind the
-    operator's time, None if by any time.
+    each and the columns of its rows, in place of `below` and those of `rows`. rest: conditions of outputs. delay: how
+    far event times of results to come may be behind the operator's time, None if by any time.
     """
 
     node: Node
@@ -141,11 +149,9 @@ class Kept:
     outputs: Callable[[dict[str, Java]], list[tuple[Java, str, Java]]]
     kind: str
     has_updates: bool = False
-    is_by_key: bool = False
     text: str = ""
     name: str = ""
     sides: Sequence[tuple[Node, Mapping[str, Java]]] = ()
-    where: Callable[[dict[str, Java]], Sequence[Java]] = lambda _: ()
     rest: Sequence[Java] = ()
     delay: timedelta | None = None
 
@@ -153,7 +159,7 @@ class Kept:
         """Return the operator for the pipeline."""
         if isinstance(self.operator, Stateful):
             return replace(self.operator, store=self.name)
-        return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.is_by_key)
+        return Stateful(self.operator, self.name, has_updates=self.has_updates, is_by_key=self.has_updates)
 
     def ways(self, side: int, jvm: Java, stops: Mapping[Node, PlanOver]) -> list[Narrow]:
         """Return the ways to the operator's rows, of one side of a join; `stops` as for `narrow_ways`."""
@@ -168,15 +174,19 @@ class Kept:
     def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
         """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
         jvm, fixed = results.jvm, results.attributes
-        outputs, where = self.outputs(fixed), self.where(fixed)
+        expressions: Java = jvm.org.apache.spark.sql.catalyst.expressions
         filtered: Java = jvm.org.apache.spark.sql.catalyst.plans.logical.Filter
+        is_nullable = {own.exprId().id(): own.nullable() for own in members(self.node.java.output())}
+        outputs = self.outputs(fixed)
+        for place, (value, name, own) in enumerate(outputs):
+            if value.nullable() != is_nullable.get(own.id(), value.nullable()):
+                as_in_spark = expressions.KnownNotNull if value.nullable() else expressions.KnownNullable
+                outputs[place] = (as_in_spark(value), name, own)
 
         def over(made: Java) -> Java:
             by_name = {column.name(): column for column in members(made.output())}
             plan = projected([(by_name[name], name, column.exprId()) for name, column in fixed.items()], made, jvm)
-            plan = projected(
-                outputs, functools.reduce(lambda rows, condition: filtered(condition, rows), where, plan), jvm
-            )
+            plan = projected(outputs, plan, jvm)
             return functools.reduce(lambda rows, condition: filtered(condition, rows), self.rest, plan)
 
         return over, self.rows.without_text
@@ -194,7 +204,7 @@ class Results:
     def of(cls, kept: Kept, columns: StructType, spark: Any) -> Results:
         """Return those with these columns, keys with their types."""
         template = analyzed(kept.rows.without_text(spark.createDataFrame([], columns)))
-        return cls(columns, {column.name(): column for column in members(template.output())}, spark._jvm)
+        return cls(columns, {column.name(): column for column in members(template.output())}, names_of(spark._jvm))
 
 
 Maker = Callable[[Node, Node, Sequence[Node], str, Java], Kept]
@@ -210,7 +220,6 @@ def operators_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], lis
     Raises one PipelineError for all that Roster lacks, and for what Spark itself refuses.
     """
     problems = without_counterpart(plan, makers)
-    problems += [] if problems else refused_by_spark(plan, mode)
 
     def made(node: Node, above: Sequence[Node]) -> Kept | None:
         if (maker := _maker_of(node, makers)) is None:
@@ -218,11 +227,11 @@ def operators_of(plan: Plan, mode: str, makers: Makers) -> tuple[list[Kept], lis
         try:
             return maker(node, plan.root, above, mode, plan.jvm)
         except PipelineError as error:
-            if node.kind != "Union":  # a union of totals: each side can be an operator
-                problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
+            problems.append(PipelineError(f"{shown(node)}: {error.problem}", field=FIELD, fix=error.fix))
         return None
 
     kept = [*_kept_in(plan.root, (), (), made)]
+    problems += [] if problems else refused_by_spark(plan, mode)
     kept += _union_of(plan.root, kept)
     tables = list(_tables(kept[-1].node, plan)) if kept else []
     raise_all([*problems, *(table for table in tables if isinstance(table, PipelineError)), *_name(kept, plan.root)])
@@ -284,25 +293,7 @@ def _tables(below: Node, plan: Plan) -> Iterator[str | PipelineError]:
 def _maker_of(node: Node, makers: Makers) -> Maker | None:
     """Return what makes an operator of a node, None if it keeps no state: a join with a table is none."""
     is_table_join = node.kind == "Join" and not all(child.is_streaming for child in node.children)
-    is_of_totals = node.kind == "Union" and all(map(aggregate_below, node.children))
-    return None if is_table_join else makers.get(UNION_OF_TOTALS if is_of_totals else node.kind)
-
-
-def aggregate_below(node: Node) -> list[Node]:
-    """Return an aggregate and what is above it up to this node, [] if that is more than columns and conditions."""
-    chain = [node]
-    while chain[0].kind in ("Project", "Filter", "SubqueryAlias"):
-        chain.insert(0, chain[0].children[0])
-    return chain if chain[0].kind == "Aggregate" and chain[0].is_streaming else []
-
-
-def raise_all(problems: Sequence[PipelineError]) -> None:
-    """Raise one error with all problems, if there are any."""
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        texts = [problem.problem + (f" ({problem.fix})" if problem.fix else "") for problem in problems]
-        raise PipelineError("; ".join(texts), field=FIELD)
+    return None if is_table_join else makers.get(node.kind)
 
 
 def between(node: Node, stop: Node) -> list[Node]:
@@ -357,24 +348,19 @@ class Grouping:
         self._is_final = mode == "append"
         self._watermark = watermark_of(self._child)
         self.rows, self.keys, self.text = Rows(), list[str](), list[str]()
-        self.names = list[str | None]()
         self.values: Values = []
         self.window: Window | SessionWindow | None = None
         self.time: DataType | None = None
-        self.expressions = members(node.java.groupingExpressions())
-        for expression in self.expressions:
-            if is_window(expression):
-                self._add_window(expression)
-            self.names.append(None if is_window(expression) else self._add_key(expression))
+        for expression in members(node.java.groupingExpressions()):
+            (self._add_window if is_window(expression) else self._add_key)(expression)
         self.text.append(f"by {', '.join(self.keys)}" if self.keys else "over all rows")
         if not self.keys:
             self.keys.append(self.rows.add_key("all", literal_of("", "StringType", jvm)))
 
-    def _add_key(self, expression: Java) -> str:
+    def _add_key(self, expression: Java) -> None:
         key = self.rows.add_key(_name_of(expression, self._outputs, self._jvm), expression)
         self.keys.append(key)
         self.values.append((expression, lambda by_name: by_name[key]))
-        return key
 
     def _add_window(self, expression: Java) -> None:
         jvm = self._jvm
@@ -418,12 +404,10 @@ class Grouping:
             return SessionAggregation(keys, aggregates, self.window, is_final)
         if self.window is not None:
             return WindowedAggregation(keys, aggregates, self.window, is_final)
-        if is_final and self._watermark is not None:  # without one Spark refuses it
-            raise PipelineError(
-                "groupBy() by the time of the watermark itself, or by a window made earlier",
-                field=FIELD,
-                fix='Write window(...) into groupBy(), or use outputMode("update")',
-            )
+        if is_final:
+            fix = 'Put withWatermark(...) in front of it and window(...) into groupBy(), or use outputMode("update")'
+            own = "by the time of the watermark itself, or by a window made earlier"
+            raise PipelineError(own if self._watermark else "its results are never final", field=FIELD, fix=fix)
         return Aggregation(keys, aggregates)
 
 
@@ -491,7 +475,6 @@ def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Ja
     return Kept(
         *(node, group.below, group.rows, tuple(group.keys), operator, results, outputs, "aggregates"),
         has_updates=not is_final,
-        is_by_key=not is_final,
         text=f"aggregate {', '.join(totals.functions)}: {', '.join(group.text)}",
         delay=group.window.grace if is_final and group.window is not None else None,
     )

@@ -17,7 +17,7 @@ from roster.pipeline.spark_schemas import as_struct
 from roster.pipeline.tasks.reader import HEADERS, SCHEMA
 from roster.spark.arrow_expressions import LeftToSparkError
 from roster.spark.dataframes.arrow_path import Computes, named, results_of, rows_of
-from roster.spark.dataframes.joined_totals import JOINS
+from roster.spark.dataframes.joins import JOINS
 from roster.spark.dataframes.operators import MAKERS, Kept, Makers, Results, operators_of
 from roster.spark.dataframes.plan import (
     FIELD,

@@ -136,7 +136,7 @@ def is_at_least_once(sink: Sink) -> bool:
     return type(sink).claim is Sink.claim
 
 
-def takes_results(sink: Sink, columns: Collection[str]) -> bool:
+def takes_results(sink: Sink | None, columns: Collection[str]) -> bool:
     """Return True for a sink that takes results of state, with these columns, as the tasks make them."""
     if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
         return False

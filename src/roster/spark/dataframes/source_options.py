@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from roster.model.options import declared
 from roster.model.topics import NAME_RULE
 from roster.pipeline.consumer_settings import CONSUMER_SETTINGS
 from roster.pipeline.errors import PipelineError
+from roster.pipeline.options import Tuning, checked
 from roster.pipeline.pipeline_options import PipelineOptions
 from roster.pipeline.state_options import State
 
 log = logging.getLogger("roster.pipeline")
+T = TypeVar("T")
 
 _SECURE = ("security.", "sasl.", "ssl.")
 _KAFKA, _OWN, _OF_STATE = "kafka.", "roster.", "roster.state."
@@ -106,11 +109,63 @@ class WithOptions:
         return self
 
 
+def raise_all(problems: Sequence[PipelineError]) -> None:
+    """Raise one error with all problems, if there are any."""
+    if len(problems) == 1:
+        raise problems[0]
+    if fields := {problem.field for problem in problems}:
+        texts = [
+            (f"{problem.field}: " if len(fields) > 1 and problem.field else "")
+            + problem.problem
+            + (f" ({problem.fix})" if problem.fix else "")
+            for problem in problems
+        ]
+        raise PipelineError("; ".join(texts), field=fields.pop() if len(fields) == 1 else None)
+
+
+@contextlib.contextmanager
+def noting(problems: list[PipelineError]) -> Iterator[None]:
+    """Add an error to the problems, in words of options."""
+    try:
+        yield
+    except PipelineError as error:
+        problems.append(in_words_of_options(error))
+
+
+def made_of(options: Mapping[str, str], make: Callable[[Mapping[str, str]], T]) -> T:
+    """Return what a function makes of options.
+
+    Raises one PipelineError for all that are wrong: without each of them the others are tried again.
+    """
+    problems = list[PipelineError]()
+    while True:
+        with noting(problems):
+            made = make(options)
+            break
+        wrong = problems[-1].field or ""
+        rest = {name: value for name, value in options.items() if name.lower() != wrong.lower()}
+        rest |= {name: example for _, name, example in _NEEDED if name == wrong}
+        if rest == options:
+            break
+        options = rest
+    raise_all(problems)
+    return made
+
+
 def source_of(options: Mapping[str, str]) -> Source:
     """Read the options of Spark's Kafka source; names are in any case.
 
-    Raises PipelineError that names the option in the case that was given.
+    Raises one PipelineError that names each wrong option in the case that was given.
     """
+    source = made_of(options, _source_of)
+    for name in options:
+        if (why := _WITHOUT_EFFECT.get(name.lower())) is not None:
+            log.warning("%s has no effect: %s", name, why)
+    return source
+
+
+def _source_of(options: Mapping[str, str]) -> Source:
+    """Read options. Raises PipelineError for the first one that is wrong."""
     keywords: dict[str, Any] = {"starting_offsets": "latest"}
     kafka: dict[str, str] = {}
     # A time counts for more than offsets, as in Spark.
@@ -119,16 +174,14 @@ def source_of(options: Mapping[str, str]) -> Source:
         if plain in _REFUSED:
             why, instead = _REFUSED[plain]
             raise PipelineError(why, field=name, fix=f"Use {instead}")
-        if plain in _WITHOUT_EFFECT:
-            log.warning("%s has no effect: %s", name, _WITHOUT_EFFECT[plain])
-        elif plain in _BY_NAME:
+        if plain in _BY_NAME:
             keyword, read = _BY_NAME[plain]
             if keyword == "topics" and keyword in keywords:
                 raise PipelineError("subscribe and subscribePattern are both given", field=name, fix="Use one of them")
             keywords[keyword] = read(name, value)
-        elif plain.startswith(_KAFKA):
+        elif plain.startswith(_KAFKA) and plain not in _WITHOUT_EFFECT:
             kafka[plain.removeprefix(_KAFKA)] = value
-        elif not is_own(name):
+        elif not is_own(name) and plain not in _WITHOUT_EFFECT:
             problem, near = "Spark's Kafka source has no option of this name", _near(plain)
             raise PipelineError(problem, field=name, fix=f"Did you mean {near}?" if near else None)
     for keyword, name, example in _NEEDED:
@@ -137,7 +190,10 @@ def source_of(options: Mapping[str, str]) -> Source:
     names = next((text for name, text in options.items() if name.lower() == KEYED_BY), "")
     keyed_by = tuple(name.strip() for name in names.split(",") if name.strip())
     bootstrap, topics, group = (keywords.pop(name, "") for name in ("bootstrap", "topics", "group"))
-    return Source(bootstrap, topics, group, keywords | of_client(kafka, "consumer") | own_options(options), keyed_by)
+    keywords |= of_client(kafka, "consumer") | own_options(options)
+    given = {"http": "127.0.0.1:1", "spark": None, "group": group or "group", **keywords}  # the query may say http
+    checked(PipelineOptions(bootstrap=bootstrap, topics=topics, **given), Tuning())
+    return Source(bootstrap, topics, group, keywords, keyed_by)
 
 
 def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
@@ -216,8 +272,10 @@ def is_own(name: str) -> bool:
 def _typed(name: str, text: str, declaration: type, own: str) -> Any:
     option = declared(declaration).get(own)
     if option is None or own in _SET_BY_CODE:
-        known = ", ".join(option_name for option_name in declared(declaration) if option_name not in _SET_BY_CODE)
-        raise PipelineError("Roster has no option of this name", field=name, fix=f"There are {known}")
+        known = [*filter(is_own, _NAMES.values())]
+        near = difflib.get_close_matches(name.lower(), known, 1, 0.8)
+        fix = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}"
+        raise PipelineError("Roster has no option of this name", field=name, fix=fix)
     if option.least is not None:
         return _number(name, text)
     if own == "assignors":

@@ -41,9 +41,12 @@ from roster.spark.dataframes.source_options import (
     WithOptions,
     in_words_of_options,
     is_own,
+    made_of,
     migrations,
+    noting,
     of_client,
     own_options,
+    raise_all,
     source_of,
 )
 from roster.spark.pipeline import Pipeline
@@ -177,8 +180,8 @@ class StreamWriter(WithOptions):
         """
         if path is not None:
             options["path"] = path
-        said = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        return self.options(**options)._with(said)._started(None)
+        self.options(**options)
+        return self._started(None, format=format, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
 
     def toTable(
         self,
@@ -190,17 +193,15 @@ class StreamWriter(WithOptions):
         **options: object,
     ) -> StreamQuery:
         """Append to a table of Spark's catalog, at least once; else as `start`."""
-        said = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        return self.options(**options)._with(said)._started(tableName)
+        self.options(**options)
+        named = {"format": format, "outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        return self._started(tableName, **named)
 
-    def _with(self, said: Mapping[str, Any]) -> Self:
-        """Call the methods of these names with what `start` or `toTable` was told; None is nothing."""
+    def _started(self, table: str | None, **said: object) -> StreamQuery:
+        """Call the methods of these names with what was said, None is nothing, and start the query."""
         for name, value in said.items():
             if value is not None:
                 getattr(self, name)(value)
-        return self
-
-    def _started(self, table: str | None) -> StreamQuery:
         frame = Plan.of(self._df)
         source, topics = self._source(frame)
         try:
@@ -209,31 +210,12 @@ class StreamWriter(WithOptions):
             raise in_words_of_options(error) from error.__cause__
 
     def _query(self, frame: Plan, source: Source, topics: Topics, table: str | None) -> StreamQuery:
-        df = self._df
+        df, problems = self._df, list[PipelineError]()
         if not (group := source.group or self._name):
             fix = 'Call queryName("..."), or set the source\'s option kafka.group.id'
-            raise PipelineError("the query has no name, so its consumer group has none", field="queryName", fix=fix)
-        keywords = {**source.keywords, **own_options(self._options)}
+            problem = "the query has no name, so its consumer group has none"
+            problems.append(PipelineError(problem, field="queryName", fix=fix))
         has_state = frame.keeps_state(WITH_STATE)
-        if has_state:
-            self._check_with_state(keywords, source)
-        given = {name: value for name, value in self._options.items() if not is_own(name)}
-        if checkpoint := [name for name in given if name.lower() == _CHECKPOINT]:
-            log.warning(
-                "checkpointLocation is not used: the group %r keeps offsets%s, and begins at startingOffsets. To go on "
-                "where a query of Spark stopped, give it that query's%s first, by commit_progress%s",
-                group,
-                *(" and state", " offsets and state", " and seed_state") if has_state else ("", " offsets", ""),
-            )
-            given = {name: value for name, value in given.items() if name not in checkpoint}
-        sink = self._sink(given, table, source.bootstrap, has_state=has_state)
-        if isinstance(sink, KafkaSink):
-            sink.check(df.schema)
-        what = described(sink)
-        if is_at_least_once(sink):
-            log.info("%s: %s", group, what)
-        if self._interval_ms is not None:
-            keywords["trigger_interval_ms"] = self._interval_ms
         recent: deque[Progress] = deque(maxlen=KEPT)
         observed = ObservedMetrics(frame)
 
@@ -241,17 +223,46 @@ class StreamWriter(WithOptions):
             observed.settle(progress.batch)
             recent.append(progress)
 
-        pipeline = Pipeline(df.sparkSession, source.bootstrap, group, source.topics, on_progress=settle, **keywords)
+        def piped(options: Mapping[str, str]) -> Pipeline:
+            keywords = {**source.keywords, **own_options(options), "on_progress": settle}
+            keywords |= {} if self._interval_ms is None else {"trigger_interval_ms": self._interval_ms}
+            if has_state:
+                self._check_with_state(keywords, source)
+            return Pipeline(df.sparkSession, source.bootstrap, group or "group", source.topics, **keywords)
+
+        with noting(problems):
+            pipeline = made_of({name: value for name, value in self._options.items() if is_own(name)}, piped)
+        given = {name: value for name, value in self._options.items() if not is_own(name)}
+        checkpoint = [name for name in given if name.lower() == _CHECKPOINT]
+        given = {name: value for name, value in given.items() if name not in checkpoint}
+        sink: Sink | None = None
+        with noting(problems):
+            sink = made_of(given, lambda options: self._sink(options, table, source.bootstrap, has_state=has_state))
+            if isinstance(sink, KafkaSink):
+                sink.check(df.schema)
+        with noting(problems):
+            program = program_of(
+                frame,
+                self._mode,
+                headers=source.has_headers,
+                keyed_by=source.keyed_by,
+                takes_results=takes_results(sink, df.columns),
+                topics=(lambda leaf: topics(leaf) or source.topics) if has_state else topics,
+                migrate=migrations(self._options),
+            )
+        raise_all(problems)
+        if checkpoint:
+            log.warning(
+                "checkpointLocation is not used: the group %r keeps offsets%s, and begins at startingOffsets. To go on "
+                "where a query of Spark stopped, give it that query's%s first, by commit_progress%s",
+                group,
+                *(" and state", " offsets and state", " and seed_state") if has_state else ("", " offsets", ""),
+            )
+        assert sink is not None
+        what = described(sink)
+        if is_at_least_once(sink):
+            log.info("%s: %s", group, what)
         pipeline._observed = observed
-        program = program_of(
-            frame,
-            self._mode,
-            headers=source.has_headers,
-            keyed_by=source.keyed_by,
-            takes_results=takes_results(sink, df.columns),
-            topics=(lambda leaf: topics(leaf) or source.topics) if has_state else topics,
-            migrate=migrations(self._options),
-        )
         for step in program.tables:
             log.info("%s: %s", group, step)
         pipeline._take(program.declared)
@@ -381,12 +392,9 @@ def _postgres_sink(options: Mapping[str, str]) -> Sink | None:
 
 
 def _source_of_leaf(options: Mapping[str, str]) -> Source:
-    return marked_source(options[MARK]) if MARK in options else source_of(_of_kafka(options))
-
-
-def _of_kafka(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options of Spark's own Kafka source without those that Spark adds."""
-    return {name: value for name, value in options.items() if name not in ("path", "paths")}
+    if MARK in options:
+        return marked_source(options[MARK])
+    return source_of({name: value for name, value in options.items() if name not in ("path", "paths")})  # Spark's own
 
 
 def _explained(df: Any, steps: Sequence[str], sink: str, extended: bool) -> str:
