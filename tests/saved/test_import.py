@@ -162,6 +162,7 @@ def test_an_import_is_whole_or_has_not_happened(
 @pytest.mark.gate
 def test_an_import_where_the_input_is_not_is_refused(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    other = f"{group}-other"
     send(topics, topic, 1, range(5))
     made = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")))
     made.map_arrow(sales, "shop string, price long").aggregate("shop", {"n": "count(*)"})
@@ -179,10 +180,10 @@ def test_an_import_where_the_input_is_not_is_refused(spark: SparkSession, topics
         assert before in text
         (place / "manifest.json").write_text(text.replace(before, after))
         with pytest.raises(PipelineError, match=message):
-            import_state(spark, topics.bootstrap, "another", str(place))
+            import_state(spark, topics.bootstrap, other, str(place))
     (place / "manifest.json").write_text(text)
     (path,) = place.rglob("*.parquet")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(PipelineError, match=r"failed, nothing is imported: .*checksum differs"):
-        import_state(spark, topics.bootstrap, "another", str(place))
-    assert not [name for name in topics.admin.list_topics(internal=True) if name.startswith("another")]
+        import_state(spark, topics.bootstrap, other, str(place))
+    assert not [name for name in topics.admin.list_topics(internal=True) if name.startswith(other)]

@@ -145,6 +145,26 @@ def test_first_rows_are_known_longer_than_rows_may_be_late(
     assert [(each["k"], each["n"], (each["t"] - EPOCH) // SECOND) for each in found] == expected
 
 
+@given(st.lists(ROW, max_size=40), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 20))
+@settings(max_examples=examples(40))
+def test_a_null_among_the_keys_is_remembered_for_ever(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int], within: int
+) -> None:
+    """Spark's dropDuplicates() with the watermark's time among its columns: null is a time that is never late."""
+    now, late, passed = -(10**9), 0, dict[Any, int]()
+    for k, n, t in rows:
+        now = now if t is None else max(now, t)
+        if t is not None and t + within < now:
+            late += 1
+        else:
+            passed.setdefault((k, t), n)
+    operator = Deduplication(("k", "t"), "t", within * SECOND)
+    found, late_found, _ = outcome(tmp_path_factory.mktemp("keys"), operator, batches_of(rows, cuts))
+    times = [None if row["t"] is None else (row["t"] - EPOCH) // SECOND for row in found]
+    assert [((row["k"], time), row["n"]) for row, time in zip(found, times, strict=True)] == list(passed.items())
+    assert late_found == late
+
+
 @given(st.lists(ROW, max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_without_a_time_the_first_row_of_all_time_passes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], cuts: list[int]

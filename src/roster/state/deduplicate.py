@@ -1,7 +1,8 @@
 """Deduplication: the first row of each key passes, its repetitions within a time do not.
 
 A key is remembered from its first row for a span of the task's stream time. Older rows are late: their keys may be
-forgotten already. Forgotten keys are removed from the store now and then. Without a time no key is ever forgotten.
+forgotten already. Forgotten keys are removed from the store now and then. Without a time no key is ever forgotten, nor
+is one that has the time among its columns and null there, as in Spark; other rows whose time is null are late.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from roster.state.event_time import (
 from roster.state.keys import encode_keys
 from roster.state.store import Snapshot, StateError
 
+_FOR_EVER = 253_402_300_799_999_999
+"""Time of a key that is not forgotten: the last of the year 9999, which an export can show."""
 _SWEPT_KEY = b"\xffswept"
 """Key of the stream time at which forgotten keys were removed last."""
 
@@ -76,6 +79,9 @@ class Deduplication(Keyed):
         times, stream_times = clock.times, clock.at
         encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
         fresh = clock.has & (times + slack >= stream_times)
+        if self.column in self.keys:
+            fresh, times = fresh | ~clock.has, np.where(clock.has, times, _FOR_EVER)
+            stream_times = np.where(clock.has, stream_times, 0)  # before the first time, too
         keys = encoded.dictionary.to_pylist()
         first = np.array([read_time(value) for value in store.multi_get(keys)], np.int64)
         passed = self._pass(encoded.indices.to_numpy(), times, stream_times, fresh, first, within)

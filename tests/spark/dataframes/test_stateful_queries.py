@@ -132,9 +132,14 @@ def distinct(records: DataFrame) -> DataFrame:
 
 
 def deduplicated(records: DataFrame) -> DataFrame:
+    """Some rows without a time: they are no late ones."""
     words = F.struct(F.split("tags", " ").alias("words"), F.create_map(F.lit("price"), "price").alias("by_name"))
-    rows = timed(records).withColumn("nested", words).dropDuplicates(["order", "at"])
-    return rows.where("order >= 0").select("order", "shop", "nested")
+    rows = parsed(records).withColumn("at", F.expr("if(order % 10 = 3, null, at)")).withWatermark("at", "30 minutes")
+    rows = rows.withColumn("nested", words).dropDuplicates(["order", "at"]).where("order >= 0")
+    # Of several rows of an order without a time any one is the first.
+    return rows.select(
+        "order", *(F.when(F.col("at").isNotNull(), F.col(name)).alias(name) for name in ("shop", "nested"))
+    )
 
 
 def within(records: DataFrame) -> DataFrame:
