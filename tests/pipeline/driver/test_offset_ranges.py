@@ -86,3 +86,24 @@ def test_many_small_ranges_are_packed_and_a_large_one_is_split() -> None:
 def test_nothing_to_read_is_no_task() -> None:
     assert offset_ranges.tasks({}, 4) == []
     assert offset_ranges.tasks({TopicPartition("t", 0): Range(7, 7)}, 4) == []
+
+
+@given(st.data())
+def test_a_run_up_to_the_log_ends_reads_records_and_notices_through_all_repartition_topics(data: st.DataObject) -> None:
+    """Records, and behind them a notice that is owed, go through a chain; each may be there before it can be read."""
+    topics = [f"r{number}" for number in range(data.draw(st.integers(1, 4)))]
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    ends, positions = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 0)
+    targets = offset_ranges.Targets(("input",), lambda partitions: {p: ends[p] for p in partitions})
+    targets.adopt(partitions, partitions)
+    for _ in ("records", "a notice"):
+        ends[partitions[0]] += 1
+        for partition, following in itertools.zip_longest(partitions, partitions[1:]):
+            if data.draw(st.booleans(), label="the marker is on its way"):
+                assert not targets.are_reached(positions)
+            while targets.limit(ends)[partition] == positions[partition]:
+                assert not targets.are_reached(positions), "the run ends in front of what is to be read"
+            positions[partition] += 1
+            if following is not None:
+                ends[following] += 1
+    assert targets.are_reached(positions)

@@ -225,9 +225,13 @@ def _offsets(by_partition: Mapping[int, int]) -> str:
 class Targets:
     """The log end offset of each partition when it was assigned.
 
-    Those of repartition topics are looked up once all targets are reached, once for each of these topics: records of
-    one may lead to records of the next.
+    Those of repartition topics are looked up once all targets are reached, a few times for each of these topics:
+    records of one may lead to records of the next, and then to notices that tell it how far event time is.
     """
+
+    _LOOKS = 3
+    """At most for each topic: others may go on to write to it. One for records, one for the notices that senders owe,
+    one in vain, while a transaction's marker was on its way."""
 
     def __init__(
         self,
@@ -264,7 +268,7 @@ class Targets:
         """Return True once repartition topics are read, too, where inputs are. Raises ClientError."""
         repartitioned = [partition for partition in positions if self.is_repartition(partition)]
         while all(positions[partition] >= self._targets.get(partition, 0) for partition in repartitioned):
-            if self._rounds >= len({partition.topic for partition in repartitioned}):
+            if self._rounds >= self._LOOKS * len({partition.topic for partition in repartitioned}):
                 return True
             try:
                 self._targets |= self._log_ends(repartitioned)
