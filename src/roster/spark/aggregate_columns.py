@@ -37,6 +37,10 @@ _ALL = (1 << 31) - 1
 """Values of a list or a set: all of them, as in Spark."""
 _OF_STRUCTS = {Kind.MIN: Kind.MIN_BY, Kind.MAX: Kind.MAX_BY}
 _OF_DISTINCT = {Kind.COUNT: Kind.COUNT_DISTINCT, Kind.SUM: Kind.SUM_DISTINCT}
+_COMPARING = frozenset(
+    {Kind.MIN, Kind.MAX, Kind.MIN_BY, Kind.MAX_BY, Kind.COUNT_DISTINCT, Kind.COLLECT_SET, Kind.APPROX_COUNT_DISTINCT}
+)
+"""Functions that compare the values of their last column."""
 _OF_ONE_COLUMN = LISTS | {*IGNORING_NULLS, *IGNORING_NULLS.values(), Kind.APPROX_COUNT_DISTINCT, Kind.APPROX_PERCENTILE}
 """Functions whose further arguments are constants."""
 
@@ -60,6 +64,9 @@ def aggregate_of(call: Java, add: Add, jvm: Java, most: int = _ALL) -> Aggregate
     further = _further(kind, function, arguments, most)
     if kind in _OF_ONE_COLUMN:
         arguments = arguments[:1]
+    if kind in _COMPARING and " collate " in str(arguments[-1].dataType().catalogString()):
+        problem = f"{text_of(call)} compares texts by a collation, and Roster by their bytes"
+        raise PipelineError(problem, field=_FIELD, fix="Give it the text COLLATE UTF8_BINARY")
     suffix = "" if condition is None else f" where {text_of(condition)}"
     columns = [add(text_of(argument) + suffix, _where(condition, argument, jvm)) for argument in arguments]
     is_struct = kind in _OF_STRUCTS and arguments[0].dataType().typeName() == "struct"

@@ -924,6 +924,18 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "update",
         "Spark: Distinct",
     ),
+    "collations": (
+        lambda df: (
+            parsed(df)
+            .groupBy("amount")
+            .agg(
+                *(F.expr(f"{name}(shop collate UTF8_LCASE)") for name in ("min", "approx_count_distinct", "first")),
+                F.expr("max_by(order, struct(shop collate UNICODE))"),
+            )
+        ),
+        "update",
+        r"min\(.* compares texts by a collation.* \(Give it .* UTF8_BINARY\); approx_count.*; max_by\(",
+    ),
     "a function": (
         lambda df: parsed(df).groupBy("shop").agg(F.skewness("price")),
         "update",
