@@ -55,7 +55,7 @@ class HistoryFolder:
         return True
 
     def require(self) -> None:
-        """Raise HistoryError if there is no history."""
+        """Raise HistoryError if the folder has none."""
         if not (self._place / RECORDS).is_dir():
             raise HistoryError(f"{self._place} has no history; `roster history record --to {self._place}` records one")
 

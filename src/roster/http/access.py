@@ -56,21 +56,21 @@ class Access:
 
         Programs send it as a bearer token, browsers as the password of any user: they ask for one and keep it.
         """
-        scheme, _, given = authorization.partition(" ")
-        given = given.strip(" ")
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip(" ")
         if scheme.lower() == "basic":
             try:
-                given = base64.b64decode(given).decode(errors="replace").partition(":")[2]
+                token = base64.b64decode(token).decode(errors="replace").partition(":")[2]
             except ValueError:
                 return False
         elif scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+        return hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
 
     def server_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a server, None without TLS. Raises SettingError for unusable keys."""
-        asked = ssl.CERT_REQUIRED if self.client_auth else ssl.CERT_NONE
-        return server_tls_context(self.security, asked) if self.security.uses_tls else None
+        verify_mode = ssl.CERT_REQUIRED if self.client_auth else ssl.CERT_NONE
+        return server_tls_context(self.security, verify_mode) if self.security.uses_tls else None
 
     def client_context(self) -> ssl.SSLContext | None:
         """Return the TLS context of a client, None without TLS. Raises SettingError for unusable keys."""

@@ -35,7 +35,7 @@ from tests.examples_tried import examples
 from tests.spark.dataframes.test_stateful_queries import last_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -441,9 +441,14 @@ MORE = {"steps": MORE_STEPS, "keys": MORE_KEYS, "aggregates": [*MORE_AGGREGATES,
 MORE_ZONES = ZONES | st.sampled_from(["Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu"])
 
 
-@pytest.mark.gate
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "explore", reason="`make explore` runs it")
-@settings(max_examples=examples(40, "ROSTER_PROGRAMS"), phases=[Phase.generate])
+def explored(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a property that only `make explore` runs, and the gate names."""
+    test = settings(max_examples=examples(40, "ROSTER_PROGRAMS"), phases=[Phase.generate])(test)
+    is_explore = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
+    return pytest.mark.gate(pytest.mark.skipif(not is_explore, reason="`make explore` runs it")(test))
+
+
+@explored
 @given(
     rows=st.lists(st.tuples(ROW, MORE_ROW), min_size=1, max_size=25),
     cut=st.integers(0, 25),
@@ -538,9 +543,7 @@ WRONG = [
 """What stands in place of a value."""
 
 
-@pytest.mark.gate
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "explore", reason="`make explore` runs it")
-@settings(max_examples=examples(40, "ROSTER_PROGRAMS"), phases=[Phase.generate])
+@explored
 @given(
     rows=st.lists(st.tuples(ROW, FLAT_ROW), min_size=1, max_size=25),
     cut=st.integers(0, 25),

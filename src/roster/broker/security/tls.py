@@ -32,13 +32,13 @@ def server_context(security: BrokerSecurity) -> ssl.SSLContext | None:
     keystore, truststore = security.ssl_keystore_location, security.ssl_truststore_location
     if not security.uses_tls or keystore is None:
         return None
-    given = {"security.protocol": "SSL", "ssl.keystore.location": str(keystore)}
+    settings = {"security.protocol": "SSL", "ssl.keystore.location": str(keystore)}
     if truststore is not None:
-        given["ssl.truststore.location"] = str(truststore)
+        settings["ssl.truststore.location"] = str(truststore)
     if security.ssl_key_password_file is not None:
-        given["ssl.key.password"] = _password(security.ssl_key_password_file)
+        settings["ssl.key.password"] = _password(security.ssl_key_password_file)
     try:
-        return server_tls_context(parse_security(given), _CLIENT_AUTH[security.ssl_client_auth])
+        return server_tls_context(parse_security(settings), _CLIENT_AUTH[security.ssl_client_auth])
     except SettingError as error:
         raise BrokerStartError(f"{_OPTIONS[error.key]}: {error.problem}; {error.fix}") from None
 

@@ -100,7 +100,7 @@ class MissingValues:
         self._read: set[str] = set()
         self._late: set[str] = set()
         self.valued: set[Sought] = set()
-        """Columns that have had a value, of which nothing more is to be noted."""
+        """Columns that have had a value: nothing more is noted of them."""
         self._reported: set[str] = set()
 
     def note(self, *parts: Seen, ranges: Mapping[TopicPartition, Range] = MappingProxyType({})) -> None:

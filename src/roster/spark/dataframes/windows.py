@@ -60,7 +60,7 @@ def longest(window: Java, child: Node) -> timedelta:
     own, node = window.exprId().id(), child
     while node.kind != "Aggregate":
         if (struct := _struct_of(node, own)) is not None:
-            return _sizes(members(struct.children())[3])[0]
+            return _sizes(_parts_of(members(struct.children())[3]))[0]
         aliases = members(node.java.projectList()) if node.kind == "Project" else []
         names = [alias.child() for alias in aliases if class_of(alias) == "Alias" and alias.exprId().id() == own]
         own = next((name.exprId().id() for name in names if class_of(name) == "AttributeReference"), own)
@@ -85,12 +85,13 @@ def time_in(struct: Java) -> Java:
 def window_of(struct: Java, column: str, delay: timedelta, jvm: Java) -> tuple[Window | SessionWindow, str]:
     """Return the window of a struct, and its description. column: of times. Raises PipelineError."""
     end = members(struct.children())[3]
-    if not any(part["class"].endswith(".Remainder") for part in json.loads(end.toJSON())):
+    parts = _parts_of(end)
+    if not any(part["class"].endswith(".Remainder") for part in parts):
         gap = _gap(end, jvm)
         return SessionWindow(
             column, gap, delay
         ), f"sessions of {column}, until {gap} without a row, final {delay} later"
-    size, hop, begin = _sizes(end)
+    size, hop, begin = _sizes(parts)
     since = f", from {begin % hop} on" if begin % hop else ""
     shown = f"windows of {column}, {size} long, every {hop}{since}, final {delay} later"
     return Window(column, size, None if hop == size else hop, delay, begin % hop), shown
@@ -126,13 +127,17 @@ def _struct_of(node: Node, own: int) -> Java:
     return None
 
 
-def _sizes(end: Java) -> tuple[timedelta, timedelta, timedelta]:
-    """Return length, slide and start time of a window, of the arithmetic that Spark makes of its end.
+def _parts_of(end: Java) -> list[dict[str, Any]]:
+    """Return the arithmetic that Spark makes of a window's end, each expression in front of its children.
 
     It is read as JSON: a call into the JVM for each part would cost a start its time.
     """
+    return list(json.loads(end.toJSON()))
+
+
+def _sizes(parts: Sequence[Mapping[str, Any]]) -> tuple[timedelta, timedelta, timedelta]:
+    """Return length, slide and start time of a window, of the parts of its end."""
     numbers: dict[str, list[int]] = {"Add": [], "Remainder": [], "Subtract": []}
-    parts = json.loads(end.toJSON())
     for place, part in enumerate(parts):
         kind = part["class"].rpartition(".")[2]
         if kind in numbers and "value" in (number := parts[_behind(parts, place + 1)]):

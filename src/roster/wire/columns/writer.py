@@ -38,7 +38,7 @@ class Body(NamedTuple):
     base_timestamp: int
     max_timestamp: int
     size: int
-    """Of the batch, in bytes."""
+    """Bytes of the batch, its header included."""
 
     @classmethod
     def of(cls, records: int, data: bytes, compression: Compression, base_timestamp: int, max_timestamp: int) -> "Body":
