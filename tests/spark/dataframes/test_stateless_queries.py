@@ -358,7 +358,7 @@ def test_a_writer_of_spark_says_that_it_is_not_the_frames(spark: SparkSession, t
     rows = reader(spark, topics, "unread").load().groupBy("key").count().writeStream.outputMode("update")
     query = rows.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException, match=r"is written by write_stream\(df\), in place of df\.writeStream"):
-        query.processAllAvailable()
+        query.awaitTermination(60)
 
 
 def test_names_that_a_reader_lacks_are_told(spark: SparkSession) -> None:
