@@ -48,14 +48,17 @@ MARKS = {
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
 REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
+MEMORY_OF_SIX = 15 * 10**9
+"""Bytes of a machine on which six processes run, each with a JVM or two: 11 GB are in use at most."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
 """Audit events of a new process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many processes as cores, one more as tests wait for sockets, or two for programs: each collects all tests."""
+    """As many processes as cores, one more as tests wait for sockets, or four for programs, two with little memory."""
     marks = config.option.markexpr
-    waiting = 0 if marks == "property" else 1 if "not process" in marks else 2
+    programs = 4 if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") > MEMORY_OF_SIX else 2
+    waiting = 0 if marks == "property" else 1 if "not process" in marks else programs
     return (os.cpu_count() or 1) + waiting
 
 

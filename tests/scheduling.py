@@ -1,7 +1,7 @@
 """How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
 
 The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with
-Spark, so that there are two sessions. A fourth takes all others. Dear files come first, by the CPU seconds of their
+Spark, so that there are two sessions. The others take all others, and then what is left. Dear files come first, by the CPU seconds of their
 tests when they ran last; large ones if none has.
 """
 
@@ -35,7 +35,7 @@ ORDERS = {
     "gw2": ("spark", "", "real"),
     "gw4": ("", "spark", "real"),
 }
-"""The order in which a process takes kinds of files; a fifth one can be had with PYTEST_ARGS=--numprocesses=5."""
+"""The order in which a process takes kinds of files."""
 OTHERS = ("", "real", "spark")
 
 
