@@ -1,8 +1,8 @@
 """How tests are dealt to the processes of pytest-xdist: file by file, and those of a kind to a process of that kind.
 
 The first process takes the files with real parts, so that there is one Apache Kafka. The next two take those with
-Spark, so that there are two sessions. The others take all others, and then what is left. Dear files come first, by the CPU seconds of their
-tests when they ran last; large ones if none has.
+Spark, so that there are two sessions. The others take all others, and then what is left. Dear files come first, by the
+CPU seconds of their tests when they ran last; large ones if none has.
 """
 
 from __future__ import annotations
