@@ -242,11 +242,6 @@ class SubtopologyPlan:
         """True if its rows come with labels of their sources."""
         return self.is_by_split or (self.repartition_source is not None and self.repartition_source.is_labelled)
 
-    @property
-    def is_labelling(self) -> bool:
-        """True if it sends rows with labels of their sources."""
-        return any(sink.is_labelled for sink in self.sinks)
-
     def at(self, number: int, updates: Sequence[Update] = ()) -> tuple[Operator, pa.Schema]:
         """Return the operator of a node and the columns of its rows; with labels if its rows have them.
 
