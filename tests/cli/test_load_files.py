@@ -13,12 +13,14 @@ import zipfile
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roster.cli.errors import UserError
+from roster.cli.load import csv_source
 from roster.cli.load.formats import open_source
 from roster.cli.load.json_rows import json_rows
 from roster.cli.load.source import Checked
@@ -117,6 +119,26 @@ def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
     source = open_source(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"), ())
     with pytest.raises(UserError, match="line 40002"):
         source.check()
+
+
+def test_csv_a_bad_row_that_is_met_while_rows_before_it_are_checked_is_not_forgotten(tmp_path, monkeypatch):
+    handlers = []
+
+    options_of, row = pacsv.ParseOptions, pacsv.InvalidRow(expected_columns=2, actual_columns=1, number=3, text="oops")
+
+    def parse_options(*, invalid_row_handler, **options):
+        handlers.append(invalid_row_handler)
+        return options_of(invalid_row_handler=invalid_row_handler, **options)
+
+    def parsed_ahead(*_):
+        handlers.pop()(row)
+        return 0
+
+    monkeypatch.setattr(pacsv, "ParseOptions", parse_options)
+    monkeypatch.setattr(csv_source, "_most_bytes", parsed_ahead)  # as pyarrow's own thread does if the file is slow
+    source = open_source(write(tmp_path / "a.csv", b"a,b\n1,2\n"), ())
+    with pytest.raises(UserError, match="line 3: 1 columns, expected 2"):
+        source.check(1)
 
 
 @pytest.mark.parametrize(

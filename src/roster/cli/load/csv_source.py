@@ -74,8 +74,9 @@ class CsvSource(Source):
                     ),
                 )
                 for batch in reader:
-                    yield batch, bad
-                    bad.clear()
+                    met = len(bad)  # pyarrow may parse the next rows meanwhile, in a thread of its own
+                    yield batch, bad[:met]
+                    del bad[:met]
                 if bad:  # found after the last good row, or without one
                     yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
             except pa.ArrowInvalid as error:
