@@ -60,7 +60,7 @@ ORDERS, RESULTS, PARTITIONS, SHOPS = "orders", "totals-by-shop", 4, 200
 TABLES = tuple(engine for engine in STEPS if engine != "kafka")
 TOTALS = "delta-totals"
 SERVERS = {"postgres": Postgres}
-PATIENCE = 400.0
+PATIENCE = 1200.0
 NONE = pa.schema({"number": pa.int64(), "shop": pa.string()}).empty_table()
 
 
@@ -118,7 +118,7 @@ class Results:
         while self.last == before if sent is None else self.last != sent:
             self.read(0.3)
             if time.monotonic() > deadline or driver.process.poll() is not None:
-                raise RuntimeError(f"no results: {driver.last_line()}")
+                raise RuntimeError(f"no results: {driver.said()}")
 
     def close(self) -> None:
         self._consumer.close()
@@ -210,7 +210,7 @@ class Driver:
             while not self._stands():
                 time.sleep(0.02)
                 if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise RuntimeError(f"it never came to where {self.step.told}: {self.last_line()}")
+                    raise RuntimeError(f"it never came to where {self.step.told}: {self.said()}")
         self.freeze()
 
     def _stands(self) -> bool:
@@ -232,6 +232,10 @@ class Driver:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+
+    def said(self) -> str:
+        """Its exit code, if it has ended, and its log: the folder that has it goes with the benchmark."""
+        return f"exit code {self.process.poll()}\n{self._log.read_text()}"
 
     def last_line(self) -> str:
         """What it said at last."""
@@ -373,6 +377,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--step", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # drivers end with this program, as they do by Ctrl-C
     print("engine      rounds   again   older   wrong    said   ended", flush=True)
     for engine in given.engine or (*STEPS, "spark"):
         try:

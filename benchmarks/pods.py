@@ -232,6 +232,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--event", action="append", choices=EVENTS)
     parser.add_argument("--bare", action="store_true")
     given = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # pods end with this program, as they do by Ctrl-C
     try:
         with TemporaryDirectory() as folder, broker(given.broker, Path(folder)) as (bootstrap, _):
             measure(bootstrap, Path(folder), given.event or list(EVENTS), are_bare=given.bare)
