@@ -118,7 +118,7 @@ def test_each_change_is_allowed_or_needs_a_word_or_is_refused(name: str) -> None
 def test_a_refusal_names_result_types_and_the_word_for_it() -> None:
     with pytest.raises(OtherDefinitionError) as error:
         check(totals(t="sum(n)"), Noted(totals(s="sum(n)"), {}))
-    assert str(error.value) == "its state was written with t none, and this pipeline has t sum(n) int64"
+    assert str(error.value) == "its state was written with no t, and this pipeline has t sum(n) int64"
     assert (
         error.value.fix == "migrate={'t': 's'} if it is 's' under another name, migrate={'t': None} if it begins anew"
     )

@@ -210,7 +210,7 @@ def _of_result(
         yield Change(name, before, after, Verdict.ALLOWED, f"is {begins} for keys of before, and goes on from there")
     elif source not in was:
         fix = f"migrate with a result that the state has: {', '.join(was)}"
-        yield Change(name, f"{source} none", after, Verdict.NEEDS_MIGRATE, fix)
+        yield Change(name, f"no {source}", after, Verdict.NEEDS_MIGRATE, fix)
     elif (
         was[source]["kind"] != result["kind"]
         or not _widens(was[source]["type"], result["type"])
@@ -281,10 +281,14 @@ def _check_none(needed: Sequence[Change], verdict: Verdict) -> None:
     """Raise OtherDefinitionError for changes with this verdict."""
     differ = [change for change in needed if change.verdict is verdict]
     if differ:
-        was = ", ".join(f"{change.part} {change.before}" for change in differ)
-        now = ", ".join(f"{change.part} {change.after}" for change in differ)
+        was = ", ".join(_in_words(change.part, change.before) for change in differ)
+        now = ", ".join(_in_words(change.part, change.after) for change in differ)
         problem = f"its state was written with {was}, and this pipeline has {now}"
         raise OtherDefinitionError(problem, "; ".join(change.effect for change in differ if change.effect))
+
+
+def _in_words(part: str, value: str) -> str:
+    return f"no {part}" if value == "none" else value if value.startswith("no ") else f"{part} {value}"
 
 
 def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
