@@ -10,7 +10,7 @@ import pytest
 
 from roster.spark import PipelineError, State
 from roster.spark.dataframes.sinks import BatchIds
-from roster.spark.dataframes.source_options import in_words_of_options, own_options, source_of
+from roster.spark.dataframes.source_options import differing, in_words_of_options, own_options, source_of
 
 LEAST = {"kafka.bootstrap.servers": "b:9092", "subscribe": "a, b"}
 
@@ -204,3 +204,23 @@ def test_numbers_of_batches_grow_though_the_clock_stands_or_falls_back() -> None
     clock = iter([5.0, 5.0, 3.0, 3.0, 6.0])
     ids = BatchIds(lambda: next(clock))
     assert [ids.next() for _ in range(5)] == [5000, 5001, 5002, 5003, 6000]
+
+
+def test_options_in_which_sources_differ_are_told_with_their_values_but_secrets() -> None:
+    given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "roster.state.standbys": "1"}
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required username='u' password='hidden';"
+    secure = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+    more = {"startingOffsets": "earliest", "roster.state.dir": "/x", "kafka.session.timeout.ms": "45000"}
+    more |= {f"kafka.{name}": value for name, value in secure.items()}
+    others = source_of({**given, "subscribe": "payments"}), source_of({**given, **more})
+    assert differing([source_of(given), *others]) == [
+        "startingOffsets is latest and earliest",
+        "roster.state.dir is not given and /x",
+        "kafka.security.protocol is not given and SASL_PLAINTEXT",
+        "kafka.sasl.mechanism is not given and PLAIN",
+        "kafka.sasl.jaas.config differs",
+        "kafka.session.timeout.ms is not given and 45000",
+    ]
+    pattern = {**given, "subscribePattern": "o.*"}
+    del pattern["subscribe"]
+    assert differing([source_of(given), source_of(pattern)]) == ["subscribePattern is not given and o.*"]

@@ -385,7 +385,7 @@ def test_a_union_reads_each_part_of_its_topic(spark: SparkSession, topics: Topic
     query.trigger(availableNow=True).start().awaitTermination()
     assert sum(counts) == 43
     latest = reader(spark, topics, another).option("startingOffsets", "latest").load().select("offset", "topic")
-    with pytest.raises(PipelineError, match="the frame has sources with different options"):
+    with pytest.raises(PipelineError, match="sources with different options: startingOffsets is earliest and latest"):
         write_stream(frame.union(latest)).queryName(group).format("console").start()
 
 

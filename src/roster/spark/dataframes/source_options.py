@@ -196,6 +196,33 @@ def _source_of(options: Mapping[str, str]) -> Source:
     return Source(bootstrap, topics, group, keywords, keyed_by)
 
 
+def differing(sources: Sequence[Source]) -> list[str]:
+    """Return the options that sources do not all have alike, with their values unless they may be secrets."""
+    said, found = [_said(source) for source in sources], list[str]()
+    for name in dict.fromkeys(name for each in said for name in each):
+        values = [*dict.fromkeys(each.get(name) or "not given" for each in said)]
+        if len(values) > 1:
+            found.append(f"{name} " + ("differs" if _may_be_secret(name) else f"is {' and '.join(values)}"))
+    return found
+
+
+def _said(source: Source) -> dict[str, str]:
+    """Return what a source says, by names of options, "" is nothing; its topics only if they are a pattern."""
+    said = {"bootstrap": source.bootstrap, "group": source.group, **source.keywords}
+    state, clients = said.pop("state", State()), {**said.pop("security", {}), **said.pop("consumer", {})}
+    named = {_NAMES[keyword]: value for keyword, value in said.items()} | {KEYED_BY: ", ".join(source.keyed_by)}
+    named |= {f"{_KAFKA}{name}": value for name, value in clients.items()}
+    named |= {f"{_OF_STATE}{name}": getattr(state, name) for name in declared(State)}
+    if isinstance(source.topics, str):
+        named["subscribePattern"] = source.topics.removeprefix("pattern:")
+    return {name: "" if value is None else str(value) for name, value in named.items()}
+
+
+def _may_be_secret(name: str) -> bool:
+    is_plain = name.endswith((".protocol", ".mechanism", ".location"))
+    return name == "roster.http_security" or (name.removeprefix(_KAFKA).startswith(_SECURE) and not is_plain)
+
+
 def of_client(settings: Mapping[str, str], rest: str) -> dict[str, Any]:
     """Divide settings of Kafka's clients into those of security and the rest, as keywords."""
     secure = {name: value for name, value in settings.items() if name.startswith(_SECURE)}

@@ -39,6 +39,7 @@ from roster.spark.dataframes.sinks import (
 from roster.spark.dataframes.source_options import (
     Source,
     WithOptions,
+    differing,
     in_words_of_options,
     is_own,
     made_of,
@@ -293,9 +294,11 @@ class StreamWriter(WithOptions):
         first = sources[0]
         if all(source == first for source in sources):
             return first, lambda _: None
-        if any(isinstance(source.topics, str) or replace(source, topics=first.topics) != first for source in sources):
+        if others := differing(sources):
             fix = "Give them the same ones, and topics by subscribe"
-            raise PipelineError("the frame has sources with different options", field=FIELD, fix=fix)
+            raise PipelineError(
+                f"the frame has sources with different options: {'; '.join(others)}", field=FIELD, fix=fix
+            )
         topics = list(dict.fromkeys(name for source in sources for name in source.topics))
         return replace(first, topics=topics), lambda leaf: _source_of_leaf(leaf.options).topics
 
