@@ -167,7 +167,7 @@ def _with_value(expression: Java, column: Java, value: Java, jvm: Java) -> Java:
 
 def join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     """Return the operator: the first side is the one whose rows all stay in an outer join. Raises PipelineError."""
-    kind = kind_of(node)
+    kind = class_of(node.java.joinType()).rstrip("$")
     if kind not in _HOW:
         fix = "Use an inner, an outer or a left semi join"
         raise PipelineError(f"a join of two streams of the kind {kind}", field=FIELD, fix=fix)
@@ -210,11 +210,6 @@ def join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) ->
         rest=condition.rest,
         delay=delay + within,
     )
-
-
-def kind_of(node: Node) -> str:
-    """Return the kind of a join, by Spark's name."""
-    return class_of(node.java.joinType()).rstrip("$")
 
 
 def _has(times: Sequence[Java], time: Java) -> bool:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
@@ -52,10 +52,9 @@ from roster.state.aggregate import Aggregation
 from roster.state.aggregate_functions import ALL_ROWS, Aggregate, Kind
 from roster.state.deduplicate import Deduplication
 from roster.state.sessions import SessionAggregation
-from roster.state.store import NoState
+from roster.state.store import NoState, StateError
 from roster.state.windows import END, START, SessionWindow, Window, WindowedAggregation
 
-T = TypeVar("T")
 _OWN = (START, END, "session")
 """Columns that windows make."""
 _DELAY = "spark.watermarkDelayMs"
@@ -329,16 +328,6 @@ def _name_in(node: Node, alias: str, kept: Mapping[Node, Kept]) -> None:
         _name_in(child, alias, kept)
 
 
-def checked(make: Callable[[], T]) -> T:
-    """Return what a function makes, with a PipelineError for an error of Roster's."""
-    try:
-        return make()
-    except PipelineError:
-        raise
-    except RosterError as error:
-        raise PipelineError(str(error), field=FIELD) from None
-
-
 class Grouping:
     """What a groupBy() groups by: keys, at most one window, and what they are of the results."""
 
@@ -381,10 +370,14 @@ class Grouping:
             self.window = Window(end, timedelta(milliseconds=1), grace=grace)
             self.text.append(f"windows made earlier, final {grace} after their ends")
             return
-        time = time_in(made.struct)
-        self.window, shown = checked(lambda: window_of(made.struct, self.rows.add(text_of(time), time), delay, jvm))
+        struct, node = made
+        time = time_in(struct)
+        try:
+            self.window, shown = window_of(struct, self.rows.add(text_of(time), time), delay, jvm)
+        except StateError as error:
+            raise PipelineError(str(error), field=FIELD) from None
         # Roster deals rows to overlapping windows itself, so that each goes to its task once.
-        self.below = made.node.children[0] if made.node.kind == "Expand" else self._child
+        self.below = node.children[0] if node.kind == "Expand" else self._child
         self.time = type_of(expression.dataType())["start"].dataType  # type: ignore[index]
         self.text.append(shown)
         self.values.append((expression, _struct(START, END, jvm)))
@@ -452,26 +445,19 @@ class Totals:
         return [(replaced(unnamed(own), values, jvm), own.name(), own.exprId()) for own in self.outputs]
 
 
-def with_types(
-    operator: Any, types: Mapping[str, DataType], time: DataType | None
-) -> Callable[[StructType], StructType]:
-    """Return what makes the columns of an aggregate's results. types: of its functions. time: of a window's bounds."""
-
-    def results(given: StructType) -> StructType:
-        struct = StructType()
-        for own in results_of(operator, given):
-            is_time = time is not None and own.name in (START, END)
-            struct.add(own.name, time if is_time and time else types.get(own.name, own.dataType))
-        return struct
-
-    return results
-
-
 def _aggregate(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) -> Kept:
     totals = Totals.of(node, mode, jvm)
     group, is_final = totals.group, mode == "append"
     operator = group.operator(totals.functions or {"rows": Aggregate(Kind.COUNT, ALL_ROWS)})
-    results, outputs = with_types(operator, totals.types, group.time), functools.partial(totals.of_results, jvm=jvm)
+    types = totals.types | ({} if group.time is None else dict.fromkeys((START, END), group.time))
+    outputs = functools.partial(totals.of_results, jvm=jvm)
+
+    def results(given: StructType) -> StructType:
+        struct = StructType()
+        for own in results_of(operator, given):
+            struct.add(own.name, types.get(own.name, own.dataType))
+        return struct.toNullable()  # as behind any state of Spark's
+
     return Kept(
         *(node, group.below, group.rows, tuple(group.keys), operator, results, outputs, "aggregates"),
         has_updates=not is_final,
@@ -580,10 +566,6 @@ def _key_of(key: Java, rows: Rows) -> str:
     return rows.add_key(f"{key.name()} as key", key)
 
 
-def _same(columns: StructType) -> StructType:
-    return columns
-
-
 def _struct(start: str, end: str, jvm: Java) -> Callable[[dict[str, Java]], Java]:
     """Return what makes a window's struct of two columns."""
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
@@ -598,6 +580,10 @@ def _struct(start: str, end: str, jvm: Java) -> Callable[[dict[str, Java]], Java
         return expressions.CreateNamedStruct(jvm.PythonUtils.toSeq(parts))
 
     return made
+
+
+def _same(columns: StructType) -> StructType:
+    return columns
 
 
 def results_of(operator: Any, given: StructType) -> StructType:

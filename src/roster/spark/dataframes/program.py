@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -88,11 +87,8 @@ def program_of(
         if numbers[place]:
             given, into = rows.columns[place] if is_tree else None, () if behind is None else (numbers[behind],)
             is_placed = bool(operator.keys)
-            by = (
-                Repartition.by(operator.keys, operator.name, None)
-                if is_placed
-                else Repartition((), operator.name, None)
-            )
+            repartition = Repartition.by if is_placed else Repartition
+            by = repartition(operator.keys, operator.name, None)
             subtopologies.append(DeclaredSubtopology(by, into=into if is_tree else (), given=given))
             where = "to the tasks of their keys" if is_placed else "of all parts"
             steps.append(f"Roster: rows {where}, by the topic <group>-{operator.name}-repartition")
@@ -226,7 +222,7 @@ class _Rows:
                         frames.append(stage.make(_template(spark, results)))
             for rows_of_way in frames:
                 _check_stays(rows_of_way)
-            columns = _nullable(frames[0])
+            columns = frames[0].schema.toNullable()  # rows of another side or branch lack some
             rows.columns.append(columns)
             rows.results.append(Results.of(operator, operator.results(columns), spark))
             stops[operator.node], _ = operator.behind(rows.results[-1])
@@ -251,11 +247,6 @@ def _computed_rows(kept: Sequence[Kept], records: StructType) -> Computes:
     if operator.rows.text:
         raise LeftToSparkError(f"the key {next(iter(operator.rows.text))}, which is a fraction")
     return rows_of(operator.below, operator.rows.columns, records)
-
-
-def _nullable(rows: Any) -> StructType:
-    """Return the columns of a frame, each of which may be null: rows of another side or branch lack some."""
-    return StructType.fromJson(json.loads(rows._jdf.schema().asNullable().json()))
 
 
 def _check_stays(rows: DataFrame) -> None:

@@ -198,7 +198,7 @@ def _source_of(options: Mapping[str, str]) -> Source:
 
 def differing(sources: Sequence[Source]) -> list[str]:
     """Return the options that sources do not all have alike, with their values unless they may be secrets."""
-    said, found = [_said(source) for source in sources], list[str]()
+    said, found = [_options_of(source) for source in sources], list[str]()
     for name in dict.fromkeys(name for each in said for name in each):
         values = [*dict.fromkeys(each.get(name) or "not given" for each in said)]
         if len(values) > 1:
@@ -206,7 +206,7 @@ def differing(sources: Sequence[Source]) -> list[str]:
     return found
 
 
-def _said(source: Source) -> dict[str, str]:
+def _options_of(source: Source) -> dict[str, str]:
     """Return what a source says, by names of options, "" is nothing; its topics only if they are a pattern."""
     said = {"bootstrap": source.bootstrap, "group": source.group, **source.keywords}
     state, clients = said.pop("state", State()), {**said.pop("security", {}), **said.pop("consumer", {})}
@@ -342,34 +342,18 @@ def _moment(name: str, text: str) -> datetime:
         raise PipelineError(f"{text} ms are beyond the year 9999", field=name) from None
 
 
-def _text(_: str, text: str) -> str:
-    return text
-
-
-def _offsets(_: str, text: str) -> str:
-    return text if text.lstrip().startswith("{") else text.lower()
-
-
-def _topics(_: str, text: str) -> list[str]:
-    return [topic.strip() for topic in text.split(",")]
-
-
-def _pattern(_: str, text: str) -> str:
-    return f"pattern:{text}"
-
-
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "subscribe": ("topics", _topics),
-    "subscribePattern": ("topics", _pattern),
-    "startingOffsets": ("starting_offsets", _offsets),
+    "subscribe": ("topics", lambda _, text: [topic.strip() for topic in text.split(",")]),
+    "subscribePattern": ("topics", lambda _, text: f"pattern:{text}"),
+    "startingOffsets": ("starting_offsets", lambda _, text: text if text.lstrip().startswith("{") else text.lower()),
     "startingTimestamp": ("starting_offsets", _moment),
     "maxOffsetsPerTrigger": ("max_offsets_per_batch", _number),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "includeHeaders": ("include_headers", _boolean),
     "minPartitions": ("tasks", _number),
-    "kafka.bootstrap.servers": ("bootstrap", _text),
-    "kafka.group.id": ("group", _text),
-    "kafka.isolation.level": ("isolation_level", _text),
+    "kafka.bootstrap.servers": ("bootstrap", lambda _, text: text),
+    "kafka.group.id": ("group", lambda _, text: text),
+    "kafka.isolation.level": ("isolation_level", lambda _, text: text),
 }
 """Options of Spark by their names: the keyword, and how its text is read."""
 _BY_NAME = {name.lower(): read for name, read in _READ.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -34,22 +33,14 @@ def bounds_of(window: Java, jvm: Java) -> tuple[Java, Java]:
     return field_of(window, 0, no_name), field_of(window, 1, no_name)
 
 
-@dataclass(frozen=True)
-class Made:
-    """The struct that Spark makes a window of, and the node that makes it."""
-
-    struct: Java
-    node: Node
-
-
-def made_at(window: Java, child: Node) -> Made | None:
-    """Return where a window of a groupBy() is made right below it, None for one that was made earlier."""
+def made_at(window: Java, child: Node) -> tuple[Java, Node] | None:
+    """Return the struct that Spark makes a window of right below a groupBy(), and its node; None for an earlier one."""
     node = child
     while (struct := _struct_of(node, window.exprId().id())) is None:
         if node.kind != "Filter":
             return None
         node = node.children[0]
-    return Made(struct, node)
+    return struct, node
 
 
 def longest(window: Java, child: Node) -> timedelta:
@@ -64,16 +55,13 @@ def longest(window: Java, child: Node) -> timedelta:
         aliases = members(node.java.projectList()) if node.kind == "Project" else []
         names = [alias.child() for alias in aliases if class_of(alias) == "Alias" and alias.exprId().id() == own]
         own = next((name.exprId().id() for name in names if class_of(name) == "AttributeReference"), own)
-        streaming = [child for child in node.children if child.is_streaming and _has_column(child, own)]
+        made = [(child, members(child.java.output())) for child in node.children if child.is_streaming]
+        streaming = [child for child, columns in made if any(column.exprId().id() == own for column in columns)]
         if len(streaming) != 1:
             fix = "Write window(...) into groupBy()"
             raise PipelineError(f"the window {window.name()} is not made in groupBy()", field=FIELD, fix=fix)
         node = streaming[0]
     return timedelta()
-
-
-def _has_column(node: Node, own: int) -> bool:
-    return any(column.exprId().id() == own for column in members(node.java.output()))
 
 
 def time_in(struct: Java) -> Java:
