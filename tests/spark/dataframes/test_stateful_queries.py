@@ -1033,6 +1033,14 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "update",
         r"orderBy\(n ASC NULLS FIRST\) at line \d of the SQL text: a stream has no order",
     ),
+    "an aggregate of each row's function": (
+        lambda df: (
+            parsed(df).createOrReplaceTempView("lateral"),
+            df.sparkSession.sql("from lateral, lateral (select max(col) from explode(array(amount, 2)))"),
+        )[1],
+        "append",
+        r"LateralJoin\(\): it has no counterpart",
+    ),
     "a large table": (
         lambda df: with_table(
             df, df.sparkSession.range(3_000_000).selectExpr("id % 1000 as n", "id", "cast(id as string) as s")

@@ -70,7 +70,10 @@ def program(records: DataFrame, cities: DataFrame) -> DataFrame:
         .withColumn("loud", shout("shop"))
     )
     rows.createOrReplaceTempView("tagged")
-    return records.sparkSession.sql("select *, to_date(timestamp) as day from tagged where tag <> 'z'")
+    return records.sparkSession.sql(
+        "from tagged |> where tag <> 'z' |> extend to_date(timestamp) as day "
+        "|> join lateral (select explode(array(price, 2 * price)) as either)"
+    )
 
 
 def wanted(spark: SparkSession, cities: DataFrame) -> list[Any]:

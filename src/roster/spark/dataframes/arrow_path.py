@@ -14,7 +14,7 @@ from roster.spark.column_expressions import Java, members, type_of
 from roster.spark.dataframes.operators import Kept, Results, between
 from roster.spark.dataframes.plan import WATERMARK, Node, alias_of, conjuncts
 
-_PASSED = ("SubqueryAlias", "View", WATERMARK, "Repartition", "RepartitionByExpression")
+_PASSED = ("SubqueryAlias", "View", "PipeOperator", WATERMARK, "Repartition", "RepartitionByExpression")
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,13 @@ WATERMARK = "EventTimeWatermark"
 OBSERVED = "CollectMetrics"
 """The kinds of nodes that `withWatermark` and `observe` make."""
 _ROW_BY_ROW = {
-    *("Project", "Filter", "Generate", "Expand", "SubqueryAlias", "View", "ResolvedHint", "Sample"),
+    *("Project", "Filter", "Generate", "Expand", "SubqueryAlias", "View", "PipeOperator"),
     *("MapInPandas", "MapInArrow", "PythonMapInArrow", "Repartition", "RepartitionByExpression"),
-    *("Join", "Union", OBSERVED, WATERMARK, _LEAF),
+    *("ResolvedHint", "Sample", "Join", "Union", OBSERVED, WATERMARK, _LEAF),
 }
 """Nodes whose rows follow from one batch alone; of joins those with a table."""
+_OF_A_FUNCTION = {"Project", "Generate", "SubqueryAlias", "OneRowRelation"}
+"""Nodes of a lateral subquery, whose rows are then those of functions like `explode`."""
 _REFUSED = {
     "UpdateEventTimeWatermarkColumn": ("results have no other time here", "Leave out eventTimeColumnName"),
     "Sort": ("a stream has no order", "Order each batch in foreachBatch, or leave it out"),
@@ -99,6 +101,13 @@ class Node:
     def is_streaming(self) -> bool:
         """True if its rows come of a stream."""
         return bool(self.java.isStreaming())
+
+    @property
+    def is_row_by_row(self) -> bool:
+        """True if its rows follow from one batch alone, as far as the kinds of nodes tell."""
+        if self.kind == "LateralJoin":
+            return {node.kind for node in Node.of(self.java.right().plan()).all()} <= _OF_A_FUNCTION
+        return self.kind in _ROW_BY_ROW
 
     @cached_property
     def is_leaf(self) -> bool:
@@ -183,7 +192,7 @@ def without_counterpart(plan: Plan, with_state: Collection[str]) -> list[Pipelin
     """Return the problems with nodes that have no counterpart. with_state: the kinds that keep state and have one."""
     problems = {}
     for node in plan.root.all():
-        if node.is_streaming and node.kind not in with_state and node.kind not in _ROW_BY_ROW:
+        if node.is_streaming and node.kind not in with_state and not node.is_row_by_row:
             why, fix = _REFUSED.get(node.kind, ("it has no counterpart", "Do it to each batch in foreachBatch"))
             problems[shown(node)] = PipelineError(f"{shown(node)}: {why}", field=FIELD, fix=fix)
     return list(problems.values())
