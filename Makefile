@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready-
 OLDEST := .venv-oldest
+STATEFUL := tests/spark/dataframes/test_stateful_queries.py::test_a_program_gives_the_rows_and_types_of_a_batch
 CLUSTER := .venv-cluster
 PORT ?= 7077
 READER := .venv-table-reader
@@ -62,7 +63,8 @@ test-spark-oldest: $(OLDEST)/.ready  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/pipeline/test_options.py \
 		tests/pipeline/tasks/test_arrow_function.py tests/spark/jobs/test_query_events.py tests/stateful/test_aggregates.py \
 		tests/spark/dataframes/test_plans.py tests/spark/dataframes/test_arrow_path.py \
-		tests/spark/dataframes/test_sparks_methods.py tests/spark/dataframes/test_query_of_a_pipeline.py
+		tests/spark/dataframes/test_sparks_methods.py tests/spark/dataframes/test_query_of_a_pipeline.py \
+		'$(STATEFUL)[within]' '$(STATEFUL)[sessions]' '$(STATEFUL)[full joined]' '$(STATEFUL)[code in pandas]'
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	mkdir -p $(OLDEST)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter, StreamingQuery
 
-from roster.spark import StreamQuery, StreamReader, StreamWriter
+from roster.spark import PipelineError, StreamQuery, StreamReader, StreamWriter
+from roster.spark.dataframes.observed import ObservedMetrics
+from roster.spark.dataframes.plan import OBSERVED
 
 OURS = {DataStreamReader: StreamReader, DataStreamWriter: StreamWriter, StreamingQuery: StreamQuery}
 READS = ("changes", "csv", "json", "orc", "parquet", "table", "text", "xml")
@@ -59,3 +63,15 @@ def test_a_method_is_called_and_answers_as_sparks(kind: type, name: str) -> None
 
 def test_what_is_refused_is_still_sparks() -> None:
     assert [name for kind, name in REFUSED if name not in public(kind) and name != "changes"] == []
+
+
+def test_observe_needs_a_release_that_gives_metrics_to_others() -> None:
+    def absent(*_: object) -> None:
+        raise Py4JError("Method getOrNewObservation([class java.lang.String, class java.lang.Integer]) does not exist")
+
+    manager = SimpleNamespace(getOrNewObservation=absent)
+    session = SimpleNamespace(_jsparkSession=SimpleNamespace(observationManager=lambda: manager))
+    node = SimpleNamespace(kind=OBSERVED, java=SimpleNamespace(name=lambda: "rows", dataframeId=lambda: 1))
+    frame: Any = SimpleNamespace(df=SimpleNamespace(sparkSession=session), root=SimpleNamespace(all=lambda: [node]))
+    with pytest.raises(PipelineError, match=r"observe: PySpark 4\.0 .* Use a newer one, or leave observe out"):
+        ObservedMetrics(frame)

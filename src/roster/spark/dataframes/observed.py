@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
 from typing_extensions import override
 
+from roster.pipeline.errors import PipelineError
 from roster.spark.column_expressions import Java
-from roster.spark.dataframes.plan import OBSERVED, Plan
+from roster.spark.dataframes.plan import FIELD, OBSERVED, Plan
 from roster.spark.jobs.query_events import Observed
 
 KEPT = 100
@@ -17,7 +19,10 @@ KEPT = 100
 
 
 class ObservedMetrics(Observed):
-    """Metrics of a frame's last batches. Spark fills an observation when a job with its node has ended."""
+    """Metrics of a frame's last batches. Spark fills an observation when a job with its node has ended.
+
+    Raises PipelineError if Spark is too old to give them.
+    """
 
     def __init__(self, frame: Plan) -> None:
         session: Any = frame.df.sparkSession
@@ -26,6 +31,11 @@ class ObservedMetrics(Observed):
         self._manager: Any = session._jsparkSession.observationManager() if nodes else None
         self._batches: dict[int, Mapping[str, Java]] = {}
         self._open: dict[str, Java] = {}
+        try:
+            self.begin()
+        except Py4JError:
+            problem = "observe: PySpark 4.0 gives metrics to its own queries only"
+            raise PipelineError(problem, field=FIELD, fix="Use a newer one, or leave observe out") from None
 
     @override
     def begin(self) -> None:
