@@ -50,7 +50,7 @@ cluster: dist  ## a Spark master (PORT, 7077) and two workers on this machine, w
 unit: $(READY)demo,test  ## tests without JVM, Spark and other processes, few examples: about two minutes
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not real and not spark and not process and not gate" $(PYTEST_ARGS)
 
-test: $(READY)demo,test  ## the tests, few examples, one of each kind with Spark and real parts: six to ten minutes; SINCE=main: what changed
+test: $(READY)demo,test  ## the tests, few examples, one of each kind with Spark and real parts: five to ten minutes; SINCE=main: what changed
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not gate" $(if $(SINCE),--since $(SINCE)) $(PYTEST_ARGS)
 
 gate: setup  ## all tests, all examples
