@@ -73,14 +73,14 @@ RELEASES: dict[str, Release] = {
         ROWS,
         (
             r"store: 'aggregates' of the group 'GROUP', partition 0: its state was written with keys \(shop string\),"
-            r" window none, and this pipeline has keys \(window_start timestamp\[ms, tz=UTC\], shop string\), window"
+            r" no window, and this pipeline has keys \(window_start timestamp\[ms, tz=UTC\], shop string\), window"
             r" \(column at, size 1:00:00, every 1:00:00\)\. Go on with .* `roster state reset GROUP`"
         ),
     ),
     "session": (
         lambda made: made.aggregate("shop", {"n": "count(*)"}, window=Window.session("at", HOUR), results="final"),
         ROWS,
-        r"session none, .* session \(column at, gap 1:00:00\)",
+        r"no session, .* session \(column at, gap 1:00:00\)",
     ),
     "key": (lambda made: made.aggregate("at", {"n": "count(*)"}), ROWS, r"\(shop string\), .* \(at timestamp"),
     "keys": (lambda made: made.aggregate(["shop", "item"], {"n": "count(*)"}), ROWS, r"\(shop string, item string\)"),
@@ -89,7 +89,7 @@ RELEASES: dict[str, Release] = {
         lambda made: made.aggregate("shop", {"orders": "count(*)"}),
         ROWS,
         (
-            r"written with orders none, and this pipeline has orders count\(\*\) int64\. migrate={'orders': 'n'} if it"
+            r"written with no orders, and this pipeline has orders count\(\*\) int64\. migrate={'orders': 'n'} if it"
             r" is 'n' under another name, migrate={'orders': None} if it begins anew"
         ),
     ),
