@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import itertools
 import json
 import logging
 import re
@@ -198,19 +199,19 @@ def _source_of(options: Mapping[str, str]) -> Source:
 
 def differing(sources: Sequence[Source]) -> list[str]:
     """Return the options that sources do not all have alike, with their values unless they may be secrets."""
-    said, found = [_options_of(source) for source in sources], list[str]()
-    for name in dict.fromkeys(name for each in said for name in each):
-        values = [*dict.fromkeys(each.get(name) or "not given" for each in said)]
+    texts, different = [_options_of(source) for source in sources], list[str]()
+    for name in dict.fromkeys(itertools.chain(*texts)):
+        values = [*dict.fromkeys(options.get(name) or "not given" for options in texts)]
         if len(values) > 1:
-            found.append(f"{name} " + ("differs" if _may_be_secret(name) else f"is {' and '.join(values)}"))
-    return found
+            different.append(f"{name} " + ("differs" if _may_be_secret(name) else f"is {' and '.join(values)}"))
+    return different
 
 
 def _options_of(source: Source) -> dict[str, str]:
-    """Return what a source says, by names of options, "" is nothing; its topics only if they are a pattern."""
-    said = {"bootstrap": source.bootstrap, "group": source.group, **source.keywords}
-    state, clients = said.pop("state", State()), {**said.pop("security", {}), **said.pop("consumer", {})}
-    named = {_NAMES[keyword]: value for keyword, value in said.items()} | {KEYED_BY: ", ".join(source.keyed_by)}
+    """Return a source's options as text, "" for one that is not given; its topics only if they are a pattern."""
+    keywords = {"bootstrap": source.bootstrap, "group": source.group, **source.keywords}
+    state, clients = keywords.pop("state", State()), {**keywords.pop("security", {}), **keywords.pop("consumer", {})}
+    named = {_NAMES[keyword]: value for keyword, value in keywords.items()} | {KEYED_BY: ", ".join(source.keyed_by)}
     named |= {f"{_KAFKA}{name}": value for name, value in clients.items()}
     named |= {f"{_OF_STATE}{name}": getattr(state, name) for name in declared(State)}
     if isinstance(source.topics, str):

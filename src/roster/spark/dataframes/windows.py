@@ -55,8 +55,8 @@ def longest(window: Java, child: Node) -> timedelta:
         aliases = members(node.java.projectList()) if node.kind == "Project" else []
         names = [alias.child() for alias in aliases if class_of(alias) == "Alias" and alias.exprId().id() == own]
         own = next((name.exprId().id() for name in names if class_of(name) == "AttributeReference"), own)
-        made = [(child, members(child.java.output())) for child in node.children if child.is_streaming]
-        streaming = [child for child, columns in made if any(column.exprId().id() == own for column in columns)]
+        outputs = [(child, members(child.java.output())) for child in node.children if child.is_streaming]
+        streaming = [child for child, columns in outputs if any(column.exprId().id() == own for column in columns)]
         if len(streaming) != 1:
             fix = "Write window(...) into groupBy()"
             raise PipelineError(f"the window {window.name()} is not made in groupBy()", field=FIELD, fix=fix)
