@@ -14,13 +14,13 @@ import importlib
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import types
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -140,7 +140,7 @@ def fork_for_each(orders: socket.socket) -> socket.socket:
     signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
     parent = os.getpid()
     while True:
-        ready, *_ = select.select([orders, woken], [], [])
+        ready = wait([orders, woken])  # select takes no descriptor beyond 1,023, of which a run of all tests has more
         if woken in ready:
             woken.recv(4096)
             report_ended(running)
