@@ -929,6 +929,16 @@ def test_what_runs_where_is_told(
     assert steps[2][0].startswith("Spark: the program up to the state, in the tasks that read, for uuid(")
 
 
+def in_sql(text: str) -> Callable[[DataFrame], DataFrame]:
+    """A program in SQL over the view `parsed`."""
+
+    def program(records: DataFrame) -> DataFrame:
+        parsed(records).createOrReplaceTempView("parsed")
+        return records.sparkSession.sql(text)
+
+    return program
+
+
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "complete": (totals, "complete", "outputMode: each application of the group would show its part only"),
     "append without a watermark": (
@@ -1026,18 +1036,12 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         ),
     ),
     "an order in SQL": (
-        lambda df: (
-            parsed(df).createOrReplaceTempView("unordered"),
-            df.sparkSession.sql("select shop, count(*) as n\nfrom unordered group by shop\norder by n"),
-        )[1],
+        in_sql("select shop, count(*) as n\nfrom parsed group by shop\norder by n"),
         "update",
         r"orderBy\(n ASC NULLS FIRST\) at line \d of the SQL text: a stream has no order",
     ),
     "an aggregate of each row's function": (
-        lambda df: (
-            parsed(df).createOrReplaceTempView("lateral"),
-            df.sparkSession.sql("from lateral, lateral (select max(col) from explode(array(amount, 2)))"),
-        )[1],
+        in_sql("from parsed, lateral (select max(col) from explode(array(amount, 2)))"),
         "append",
         r"LateralJoin\(\): it has no counterpart",
     ),

@@ -343,6 +343,10 @@ def _moment(name: str, text: str) -> datetime:
         raise PipelineError(f"{text} ms are beyond the year 9999", field=name) from None
 
 
+def _text(_: str, text: str) -> str:
+    return text
+
+
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "subscribe": ("topics", lambda _, text: [topic.strip() for topic in text.split(",")]),
     "subscribePattern": ("topics", lambda _, text: f"pattern:{text}"),
@@ -352,9 +356,9 @@ _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "includeHeaders": ("include_headers", _boolean),
     "minPartitions": ("tasks", _number),
-    "kafka.bootstrap.servers": ("bootstrap", lambda _, text: text),
-    "kafka.group.id": ("group", lambda _, text: text),
-    "kafka.isolation.level": ("isolation_level", lambda _, text: text),
+    "kafka.bootstrap.servers": ("bootstrap", _text),
+    "kafka.group.id": ("group", _text),
+    "kafka.isolation.level": ("isolation_level", _text),
 }
 """Options of Spark by their names: the keyword, and how its text is read."""
 _BY_NAME = {name.lower(): read for name, read in _READ.items()}
