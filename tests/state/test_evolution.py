@@ -135,7 +135,7 @@ def test_a_release_that_was_left_is_refused_until_it_takes_the_change_back() -> 
     assert [each.part for each in check(back, noted)] == ["s"]
     noted = Noted.decode(noted.followed_by(back, {}).encode())
     assert check(first, noted) == check(back, noted) == []
-    with pytest.raises(OtherDefinitionError, match="a newer release"):
+    with pytest.raises(OtherDefinitionError, match="a newer release has changed its state: no s"):
         check(second, noted)
 
 

@@ -71,6 +71,14 @@ class Change:
     def __str__(self) -> str:
         return f"{self.part}: {self.before} -> {self.after}" + (f" ({self.effect})" if self.effect else "")
 
+    def states(self) -> tuple[str, str]:
+        """Return the part before and after as a sentence names them: `no window`, `s sum(n) int64`."""
+        return _named(self.part, self.before), _named(self.part, self.after)
+
+
+def _named(part: str, value: str) -> str:
+    return f"no {part}" if value == "none" else value if value.startswith("no ") else f"{part} {value}"
+
 
 def changes(written: Definition, own: Definition) -> list[Change]:
     """Return the changes that entries of `written` need under `own`; none if both mean the same."""
@@ -236,8 +244,7 @@ def check(own: Definition, noted: Noted, registry: bytes | None = None) -> list[
     _check_none(needed, Verdict.REFUSED)
     if needed and own.release in noted.releases:
         raise OtherDefinitionError(
-            "a newer release has changed its state: "
-            + "; ".join(f"{change.part} {change.before}" for change in needed),
+            "a newer release has changed its state: " + "; ".join(change.states()[0] for change in needed),
             f"Stop this release, or take the change back with migrate={_unsaid(own, noted)}",
         )
     _check_none(needed, Verdict.NEEDS_MIGRATE)
@@ -281,14 +288,9 @@ def _check_none(needed: Sequence[Change], verdict: Verdict) -> None:
     """Raise OtherDefinitionError for changes with this verdict."""
     differ = [change for change in needed if change.verdict is verdict]
     if differ:
-        was = ", ".join(_in_words(change.part, change.before) for change in differ)
-        now = ", ".join(_in_words(change.part, change.after) for change in differ)
+        was, now = (", ".join(parts) for parts in zip(*(change.states() for change in differ), strict=True))
         problem = f"its state was written with {was}, and this pipeline has {now}"
         raise OtherDefinitionError(problem, "; ".join(change.effect for change in differ if change.effect))
-
-
-def _in_words(part: str, value: str) -> str:
-    return f"no {part}" if value == "none" else value if value.startswith("no ") else f"{part} {value}"
 
 
 def _unsaid(own: Definition, noted: Noted) -> dict[str, str | None]:
