@@ -56,7 +56,7 @@ def acl(user: str, kind: ResourceType, name: str, operation: AclOperation) -> Ac
 
 
 def librdkafka(secured: Secured, user: str, **more: Any) -> dict[str, Any]:
-    return {"bootstrap.servers": secured.bootstrap, **secured.settings(user), **more}
+    return {"bootstrap.servers": secured.bootstrap, "log_level": 2, **secured.settings(user), **more}
 
 
 def confluent_admin(secured: Secured, user: str = "admin") -> AdminClient:

@@ -12,7 +12,6 @@ import time
 import warnings
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -27,6 +26,7 @@ from roster.sinks import postgres
 from roster.sinks.postgres_tables import PositionsTable
 from roster.sinks.tasks import postgres as writing
 from roster.spark import PipelineError, PostgresSink, SinkFencedError
+from tests.clocks import patch_time
 from tests.examples_tried import examples
 from tests.real.realparts.databases import PASSWORD, Postgres, running
 from tests.sinks.table_places import T0, T1, batch, opened, plain
@@ -44,7 +44,7 @@ def test_a_driver_that_stood_still_for_longer_than_a_database_is_waited_for_asks
 ) -> None:
     """The server has ended its transaction meanwhile; the answer to the next one says who has taken its place."""
     now, answers = [0.0], iter([psycopg.errors.IdleInTransactionSessionTimeout("terminating connection"), "fenced"])
-    monkeypatch.setattr(writing, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None))
+    patch_time(monkeypatch, writing, monotonic=lambda: now[0], sleep=lambda seconds: None)
 
     def work() -> Any:
         now[0] += 500
@@ -586,7 +586,7 @@ def test_a_database_that_is_away_is_waited_for(
         place.server.kill()
         starting = threading.Thread(target=place.server.start)
         caplog.clear()
-        monkeypatch.setattr(writing.time, "sleep", functools.partial(first, starting))
+        patch_time(monkeypatch, writing, sleep=functools.partial(first, starting))
         try:
             if moment == "claim":
                 assert sink.positions(GROUP, [T0]) == {T0: at}

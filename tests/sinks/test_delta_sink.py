@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from roster.sinks import table
 from roster.spark import DeltaSink, PipelineError, SinkFencedError
+from tests.clocks import patch_time
 from tests.sinks.table_places import T0, T1, DeltaPlace, batch, opened, plain, rows
 from tests.sinks.table_worker import GROUP, SCHEMA, uncommitted
 
@@ -101,7 +102,7 @@ def test_a_storage_that_goes_on_failing_is_one_error(tmp_path: Path, monkeypatch
         raise DeltaError("the disk is full")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    patch_time(monkeypatch, table, sleep=lambda _: None)
     only = batch({T0: (0, 10)})
     with pytest.raises(
         PipelineError, match=r"DeltaSink: 100 commits in a row failed .* with DeltaError: the disk is full"

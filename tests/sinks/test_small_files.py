@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadataV2
 from roster.sinks import delta, table
 from roster.sinks.upsert import file_rows
 from roster.spark import SinkFencedError
+from tests.clocks import patch_time
 from tests.examples_tried import examples
 from tests.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, batch, opened, plain, rows
 from tests.sinks.table_worker import GROUP, SCHEMA, forking, uncommitted, work
@@ -293,7 +294,7 @@ def test_a_delta_table_keeps_its_log_short(quick: DeltaPlace, tmp_path: Path, mo
     properties = quick.table().metadata().configuration
     assert properties["delta.logRetentionDuration"] == properties["delta.deletedFileRetentionDuration"]
     later = time.monotonic() + 1000
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    patch_time(monkeypatch, delta, table, monotonic=lambda: later)
     append(sink, 12)
     assert list((tmp_path / "table" / "_delta_log").glob("*.checkpoint.parquet"))
     assert rows(quick) == plain({0: 14, 1: 14})

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType, TimestampType
 
 from roster.pipeline.spark_schemas import arrow_schema
+from roster.sinks import delta, table
 from roster.spark import Owner, PipelineError, SinkFencedError
+from tests.clocks import patch_time
 from tests.examples_tried import examples, some
 from tests.sinks.table_places import FILES, T0, T1, DeltaPlace, IcebergPlace, Place, Server, batch, opened
 from tests.sinks.table_worker import GROUP, KEYS, UPDATED, forking, latest, uncommitted, upserted, work
@@ -320,12 +322,12 @@ def test_files_that_were_replaced_are_deleted_after_an_hour(tmp_path: Path, monk
     sink = opened(sink_of(place), T0)
     now = time.time_ns()
     for hours, start in ((3, 0), (3, 50), (0, 100), (0, 150)):
-        monkeypatch.setattr(time, "time_ns", lambda ago=hours * 3600 * 10**9: now - ago)
+        patch_time(monkeypatch, delta, time_ns=lambda ago=hours * 3600 * 10**9: now - ago)
         each = batch({T0: (start, start + 50)})
         sink.commit(upserted(sink, each), each)
     before, replaced = place.files(), place.files() - place.live_files()
     later = time.monotonic() + 1000
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    patch_time(monkeypatch, delta, table, monotonic=lambda: later)
     last = batch({T0: (200, 201)})
     live = place.live_files()
     sink.commit(upserted(sink, last), last)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
 from roster.model.offsets import Arrival
-from roster.pipeline.driver import loop
+from roster.pipeline.driver import batch_run, loop, switching
 from roster.pipeline.driver.batch_run import cancel_reason
 from roster.pipeline.driver.loop import DriverLoop
 from roster.pipeline.errors import PipelineError
 from roster.pipeline.options import Options, Tuning
+from tests.clocks import patch_time
 from tests.examples_tried import examples
 from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillGuard
 
@@ -422,7 +423,7 @@ def test_a_sink_ahead_of_the_group_is_said(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_sink_whose_output_is_gone_ends_a_run_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = [0.0], list[float]()
-    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    patch_time(monkeypatch, loop, batch_run, switching, monotonic=lambda: clock[0])
     rig = Rig()
 
     def look() -> None:
@@ -675,7 +676,7 @@ def test_looks_in_more_partitions_than_brokers_are_asked_about_take_a_tenth_of_t
         with monkeypatch.context() as patched:
             clock = [100.0]
             patched.setattr(loop, "MOST_WATCHED", most)
-            patched.setattr(loop.time, "monotonic", lambda clock=clock: clock[0])
+            patch_time(patched, loop, batch_run, switching, monotonic=lambda clock=clock: clock[0])
             rig = Rig(ends={P0: 0, P1: 0})
             ends, waited = rig.member.end_offsets, waits.setdefault(most, [])
 

@@ -19,6 +19,7 @@ from roster.pipeline.options import Options, Tuning
 from roster.pipeline.tasks.reader import ReadError
 from roster.spark import KafkaSink, PipelineError
 from roster.spark.jobs.spark_jobs import check_worker
+from tests.clocks import patch_time
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 from tests.waiting import until
 
@@ -113,8 +114,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(run.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(run.time, "sleep", self.sleep)
+        patch_time(monkeypatch, run, monotonic=lambda: self.now, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -190,7 +190,7 @@ def test_without_a_slot_it_says_so_and_does_not_join(
 ) -> None:
     caplog.set_level(logging.INFO, "roster.pipeline")
     rig, clock = Rig(), [0.0]
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    patch_time(monkeypatch, run, monotonic=lambda: clock[0])
 
     def look() -> None:
         clock[0] += 1.0
@@ -218,7 +218,7 @@ def test_in_a_local_session_it_waits_for_a_core_and_not_for_executors(caplog: py
     rig.on_start = lambda member: rig.run.stop()
     with pytest.MonkeyPatch.context() as patch:
         now = iter(range(0, 4000, 3))
-        patch.setattr(run.time, "monotonic", lambda: float(next(now)))
+        patch_time(patch, run, monotonic=lambda: float(next(now)))
         rig.run.work(available_now=False)
     told = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
     assert told
@@ -428,7 +428,7 @@ def test_what_executors_lack_is_one_line(found: dict[str, object], message: str)
 
 def test_a_second_signal_within_a_second_is_an_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls, called = [50.0], [], threading.Semaphore(0)
-    monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])
+    patch_time(monkeypatch, signals, monotonic=lambda: clock[0])
 
     def stop(reason: str, now: bool) -> None:
         calls.append((reason, now))

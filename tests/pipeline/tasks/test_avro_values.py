@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from roster.pipeline.errors import FunctionError, MissingSchemasError, PipelineError
 from roster.pipeline.registry_schemas import Source, fetch_missing
+from roster.pipeline.tasks import avro_values
 from roster.pipeline.tasks.arrow_function import ArrowFunction
 from roster.pipeline.tasks.avro_values import BARE, CONFLUENT, ONLY, AvroColumns, AvroError, Key, Known, Writer
 from roster.pipeline.tasks.value_columns import rows_at_fault
@@ -25,6 +26,7 @@ from roster.spark.steps import AvroParsed
 from roster.testing import SchemaRegistry
 from roster.wire.avro.columns import layout, of_arrow
 from roster.wire.avro.schema import parse
+from tests.clocks import patch_time
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own dependencies warn of theirs
@@ -201,7 +203,7 @@ def test_random_ids_are_asked_for_up_to_a_bound_and_told_in_one_line(
         assert rounds == len(caplog.records) == 11
         assert "does not have 99 schemas (" in caplog.text
         assert len(registry.requests) == 1_001
-        monkeypatch.setattr("time.monotonic", lambda: 1e9)
+        patch_time(monkeypatch, avro_values, monotonic=lambda: 1e9)
         assert not pickle.loads(pickle.dumps(source.known)).absent, "it may be asked for them again later"
 
 

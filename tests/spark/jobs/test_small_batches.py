@@ -31,6 +31,7 @@ from roster.spark.jobs.runner import ReadBatches, SparkRunner
 from roster.spark.jobs.small_batches import CancelledError, SmallBatches
 from roster.spark.jobs.spark_jobs import SparkJobs, full_name
 from roster.spark.jobs.workers import LocalWorkers, WorkerError
+from tests.clocks import patch_time
 from tests.spark.spark_topics import committed_records
 from tests.spark.tuned import tuned
 from tests.waiting import until
@@ -212,7 +213,7 @@ class Host:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fixed: float, rate: float) -> None:
         self.fixed, self.rate, self.slow = fixed, rate, 1.0
         self.now = 0.0
-        monkeypatch.setattr(small_batches.time, "monotonic", lambda: self.now)
+        patch_time(monkeypatch, small_batches, monotonic=lambda: self.now)
 
     def run(self, batches: Any, offsets: int) -> bool:
         """Do a batch of so many offsets; return False if it is left to Spark."""

@@ -44,6 +44,7 @@ from roster.stateful.stores import Stores, StoreTargets, task_member
 from roster.stateful.tasks.processing import Operator, process_batch
 from roster.stateful.tasks.store_location import Place
 from roster.stateful.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
+from tests.clocks import patch_time
 from tests.http.test_server import Certificates
 from tests.state.aggregate_texts import aggregate_of
 from tests.stateful.test_restore_schedule import CHANGELOG, Case, at
@@ -334,7 +335,7 @@ def test_an_application_that_is_gone_is_named(group: Group) -> None:
 
 
 def test_an_application_that_has_not_joined_says_so_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view.time, "sleep", pytest.fail)
+    patch_time(monkeypatch, view, sleep=pytest.fail)
     group.hosts, hosts = {}, group.hosts
     group.one.case.member.become()
     group.placed()
