@@ -46,13 +46,17 @@ def passes(command: list[str], seed: int, until: float) -> bool:
         report = Path(folder) / "report.xml"
         environment = {"HYPOTHESIS_PROFILE": "explore", "ROSTER_SEED": str(seed)}
         environment["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={report}"
+        # PySpark makes a failed job of an interrupt, and so a failed test.
+        end = signal.SIGTERM if PROGRAMS in command else signal.SIGINT
         with subprocess.Popen(command, env=os.environ | environment, text=True) as process:
             try:
                 return process.wait(max(0.0, until - monotonic())) == 0
             except subprocess.TimeoutExpired:
-                # PySpark makes a failed job of an interrupt, and so a failed test.
-                process.send_signal(signal.SIGTERM if PROGRAMS in command else signal.SIGINT)
+                process.send_signal(end)
                 return process.wait() in _INTERRUPTED and not has_failures(report)
+            except SystemExit:
+                process.send_signal(end)
+                raise
 
 
 def has_failures(report: Path) -> bool:
@@ -68,6 +72,7 @@ def has_failures(report: Path) -> bool:
 def explore(minutes: float, seed: int | None) -> None:
     """Look for new failures for so many minutes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it, and their own
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     until, failed, rounds = monotonic() + 60 * minutes, [], 0
     while monotonic() < until and not (seed is not None and rounds):
         number = secrets.randbits(32) if seed is None else seed

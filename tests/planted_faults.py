@@ -99,6 +99,13 @@ FAULTS = (
         "assignors/test_worked_cases.py assignors/test_properties.py",
     ),
     Fault(
+        "of two claims to a partition that of the older generation wins",
+        "assignors/claims.py",
+        "order = np.lexsort((generation, partition))",
+        "order = np.lexsort((-generation, partition))",
+        "assignors",
+    ),
+    Fault(
         "two commits are in flight at once",
         "member/commit_queue.py",
         "if not self._queue or self._out.in_flight(ApiKey.OFFSET_COMMIT) or self._out.backing_off(COMMIT):",

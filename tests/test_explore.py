@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,34 @@ def test_a_round_that_is_cut_has_failed_if_a_test_of_it_has(tmp_path: Path, outc
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
     command += ["--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path / "test_round.py")]
     assert passes(command, 1, Begun()) is (outcome == "passes")  # type: ignore[arg-type]
+
+
+def test_a_signal_to_it_alone_ends_the_step_too(tmp_path: Path) -> None:
+    (tmp_path / "test_round.py").write_text(
+        "def test_first():\n    import pathlib, time\n"
+        f"    begun = pathlib.Path({str(tmp_path / 'begun')!r})\n    begun.touch()\n"
+        "    try:\n        time.sleep(600)\n    finally:\n        begun.unlink()\n"
+    )
+    step = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        "/dev/null",
+    ]
+    program = (
+        f"from tests import explore as of\nof.steps = lambda _: [{[*step, str(tmp_path)]!r}] * 3\nof.explore(['9'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as running:
+        until((tmp_path / "begun").exists, 60)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 128 + signal.SIGTERM
+    assert not (tmp_path / "begun").exists()
 
 
 def test_a_short_run_has_time_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
