@@ -259,27 +259,40 @@ def test_distinct_values_of_every_type_are_counted_as_spark_does(tmp_path):
             assert update.results.to_pylist() == [{"k": 1, "x": 3, "day": 2, "at": 3, "data": 3, "flag": 2}]
 
 
+ZEROS = [pytest.param(values, id=str(values)) for values in ([0.0, -0.0], [-0.0, 0.0])]
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("values", ZEROS)
+def test_zeros_are_equal_and_of_equal_values_the_first_is_chosen(tmp_path, values, cut):
+    assert least_and_largest(tmp_path, values, cut) == str([values[0], values[0], 0, 0])
+
+
 @given(st.permutations([1.5, -0.0, float("inf"), float("nan"), float("-inf")]), st.integers(1, 5), st.integers(0, 5))
 @settings(max_examples=examples(40))
 def test_nan_is_the_largest_number_wherever_batches_are_cut(tmp_path_factory, values, count, cut):
+    values = values[:count]
+    ranked = sorted(range(count), key=lambda at: (values[at] != values[at], values[at]))
+    expected = [values[ranked[0]], values[ranked[-1]], ranked[0], ranked[-1]]
+    assert least_and_largest(tmp_path_factory.mktemp("state"), values, min(cut, count)) == str(expected)
+
+
+def least_and_largest(folder, values, cut):
+    """Return as text least and largest value, and their places; the values come in two batches."""
     kinds = Kind.MIN, Kind.MAX, Kind.MIN_BY, Kind.MAX_BY
     by = Aggregate(Kind.MIN, "x")
     operator = Aggregation(
         ("k",),
         {each.value: Aggregate(each, "x") if each in kinds[:2] else Aggregate(each, "n", by=by) for each in kinds},
     )
-    values = values[:count]
-    with LmdbStore(tmp_path_factory.mktemp("state")) as store:
-        for number, (begin, end) in enumerate([(0, min(cut, count)), (min(cut, count), count)]):
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])
+    with LmdbStore(folder) as store:
+        for number, (begin, end) in enumerate([(0, cut), (cut, len(values))]):
             rows = pa.table({"k": [1] * (end - begin), "x": values[begin:end], "n": list(range(begin, end))})
             if begin < end:
-                update = operator(
-                    rows.cast(pa.schema([("k", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])), store
-                )
+                update = operator(rows.cast(schema), store)
                 store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
-    ranked = sorted(range(count), key=lambda at: (values[at] != values[at], values[at]))
-    expected = [values[ranked[0]], values[ranked[-1]], ranked[0], ranked[-1]]
-    assert str([*update.results.to_pylist()[0].values()][1:]) == str(expected)
+    return str([*update.results.to_pylist()[0].values()][1:])
 
 
 def test_a_variance_of_large_values_that_are_near_each_other_is_exact(tmp_path):
