@@ -186,7 +186,6 @@ def test_options_of_a_source_are_those_that_were_given(spark: SparkSession) -> N
     assert Plan.of(reader.load()).root.options == {name.lower(): value for name, value in odd.items()}
 
 
-@pytest.mark.gate
 def test_plans_are_read_the_same_on_each_release(spark: SparkSession) -> None:
     assert of_all(spark) == json.loads(PLANS.read_text())
 
