@@ -124,7 +124,10 @@ FRAMES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         "append",
     ),
     "inner join": (lambda df: paid(df, "inner").select("shop", "paid", "lower"), "append"),
-    "left join": (lambda df: paid(df, "left").select("shop", "paid", "day"), "append"),
+    "left join": (
+        lambda df: paid(df, "left", "> at - interval 5 minutes and paid < at + interval 1 hour").select("shop", "paid"),
+        "append",
+    ),
     "right join": (lambda df: paid(df, "right", "> at and paid <= at + interval 2 hours"), "append"),
     "pairs and hours": (
         lambda df: paid(df, "inner").groupBy(F.window("paid", "1 hour"), "shop").agg(F.count("*"), F.max("lower")),
