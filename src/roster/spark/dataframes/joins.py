@@ -202,7 +202,8 @@ def join(node: Node, root: Node, above: Sequence[Node], mode: str, jvm: Java) ->
         return [(by_name[name_of[own.exprId().id()]], own.name(), own.exprId()) for own in made]
 
     columns = _with_other_side(rows, names, jvm)
-    text = f"{name} join by {', '.join(keys)}, the other row's time from {low} to {high} later, final {delay} later"
+    apart = " to ".join(f"{abs(bound)} {'earlier' if bound < timedelta() else 'later'}" for bound in (low, high))
+    text = f"{name} join by {', '.join(keys)}, the other row's time from {apart}, final {delay} later"
     return Kept(
         *(node, node, rows[0], keys, operator, partial(results_of, operator), outputs, "joined"),
         text=text,
