@@ -62,8 +62,11 @@ EVER = timedelta(days=1000)
 """A grace within which no row of a test is late."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 USERS = ("a", "b", "c")
-PASSED = [BEGIN + number * 2 * EVER for number in range(1, 5)]
-"""Times of rows for each user behind all others: each closes what is before it, in one operator more."""
+PASSED = [BEGIN + number * (EVER + timedelta(days=1)) for number in range(1, 5)]
+"""Times of rows for each user behind all others: each closes what is before it, in one operator more.
+
+The time that an operator takes over from the one in front of it closes no more than these rows do.
+"""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -336,6 +339,7 @@ events = st.tuples(
     st.lists(rows, max_size=25),
     st.lists(events, max_size=12),
 )
+@example(["hopping", "hopping", "hopping"], set(), [], [])
 @example(["processor", "processor", "hopping"], {1}, [], [("commit", 0, [12]), ("commit", 0, [4])])
 @settings(max_examples=examples(50, "ROSTER_STATE_SCRIPTS"))
 def test_a_chain_equals_its_operators_alone(
