@@ -250,8 +250,10 @@ def begun(records: DataFrame) -> DataFrame:
 
 
 def shifted(records: DataFrame) -> DataFrame:
-    """Windows with a start time, and a slide that does not divide their length."""
-    return timed(records).groupBy(F.window("at", "50 minutes", "20 minutes", "7 minutes"), "shop").count()
+    """Windows with a start time, and a slide that does not divide their length; what fails in rows without a time."""
+    rows = parsed(records).withColumn("at", F.expr("if(order % 10 = 3, null, at)")).withWatermark("at", "30 minutes")
+    rows = rows.withColumn("one", F.expr("1 / int(at is not null)"))
+    return rows.groupBy(F.window("at", "50 minutes", "20 minutes", "7 minutes"), "shop").agg(F.sum("one"))
 
 
 def sides(records: DataFrame) -> tuple[DataFrame, DataFrame]:

@@ -76,6 +76,8 @@ class Rows:
     columns: dict[str, Java] = field(default_factory=dict)
     text: dict[str, str] = field(default_factory=dict)
     """Types of the keys that are text in the state."""
+    time: Java | None = None
+    """The time without which a row is in no window; None if the plan below leaves such rows out."""
 
     def add(self, name: str, expression: Java, taken: Iterable[str] = _OWN) -> str:
         """Add a column, unless there is one of this expression; return its name."""
@@ -166,9 +168,15 @@ class Kept:
         named = [(expression, name, None) for name, expression in columns.items()]
 
         def rows(over: PlanOver) -> PlanOver:
-            return lambda records: projected(named, over(records), jvm)
+            return lambda records: projected(named, self._with_time(over(records), jvm), jvm)
 
         return [Narrow(way.start, rows(way.over)) for way in narrow_ways(below, jvm, stops)]
+
+    def _with_time(self, plan: Java, jvm: Java) -> Java:
+        if self.rows.time is None:
+            return plan
+        has_time = jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(self.rows.time)
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(has_time, plan)
 
     def behind(self, results: Results) -> tuple[PlanOver, Callable[[DataFrame], DataFrame]]:
         """Return what makes the node's plan of a plan with the results, and what is done with their frame before."""
@@ -376,8 +384,9 @@ class Grouping:
             self.window, shown = window_of(struct, self.rows.add(text_of(time), time), delay, jvm)
         except StateError as error:
             raise PipelineError(str(error), field=FIELD) from None
-        # Roster deals rows to overlapping windows itself, so that each goes to its task once.
-        self.below = node.children[0] if node.kind == "Expand" else self._child
+        if node.kind == "Expand":
+            # Roster deals rows to overlapping windows itself, so that each goes to its task once.
+            self.below, self.rows.time = node.children[0], time
         self.time = type_of(expression.dataType())["start"].dataType  # type: ignore[index]
         self.text.append(shown)
         self.values.append((expression, _struct(START, END, jvm)))
