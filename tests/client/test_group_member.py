@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
@@ -421,6 +422,24 @@ def test_a_member_that_is_closed_as_it_starts_does_not_stay(
         member.start(60.0)
     closing[0].join()
     assert not [thread for thread in threading.enumerate() if thread.name == "roster-member-as-it-starts"]
+
+
+def test_a_member_that_is_closed_amid_its_first_requests_was_closed_and_not_unreachable(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = GroupMember(bootstrap, "amid-requests", [topic])
+    closing = threading.Thread(target=member.close)
+
+    async def topics(*_: Any) -> None:
+        closing.start()
+        while not member._closed:
+            await asyncio.sleep(0)
+        raise UnreachableError("the connection ended: not needed any more")
+
+    monkeypatch.setattr(member._cluster, "topics", topics)
+    with pytest.raises(ClosedError):
+        member.start(60.0)
+    closing.join()
 
 
 def test_members_with_the_default_assignors_use_cooperative_sticky_until_a_plain_neighbour_comes(

@@ -133,9 +133,9 @@ class GroupMember(LogOffsets):
                 raise RequestTimeoutError(
                     f"group {self._config.group!r} has had no coordinator for {timeout:g} s: {self._trouble}"
                 )
-        except CancelledError:  # the loop was stopped under it
-            raise ClosedError("the member was closed") from None
-        except BaseException:
+        except BaseException as error:
+            if self._closed and isinstance(error, (CancelledError, UnreachableError)):  # the loop was stopped under it
+                raise ClosedError("the member was closed") from None
             self.close(timeout=1.0)
             raise
 
