@@ -1,9 +1,9 @@
 """A history read in tasks: commits thinned before a shuffle, and packed, so that a row has many of them.
 
-A partition keeps its last commit of each minute, the last that moves its offset with the one just before it, and
-the first after a minute without any. Around the rebalances of its group all stay. So lag by the minute, lag and
-standstill at rebalances, and medians over the last steps of minutes are those of all commits; only where offsets were
-set back is the end of a standstill known to a minute.
+A partition keeps its last commit of each minute, the last that moves its offset with the one just before it, the
+first after a minute without any, and the first two that are read together. Around the rebalances of its group all
+stay. So lag by the minute, lag and standstill at rebalances, and medians over the last steps of minutes are those of
+all commits; only where offsets were set back is the end of a standstill known to a minute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

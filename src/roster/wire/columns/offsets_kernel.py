@@ -212,8 +212,9 @@ def commits_to_keep(
     """Set which commits, in the order of their log, stay in a history; return the number of partitions.
 
     A partition keeps its last commit of each minute, the last one that moves its offset with the one just before it,
-    and the first one that does so after a minute without any. All commits stay in the `count` ascending `minutes`:
-    minute m of group g is there as `numbers[g]` + m. times: in microseconds. slots: `size` zeros, a power of two above
+    the first one that does so after a minute without any, and the first two: rows of before are not known here. All
+    commits stay in the `count` ascending `minutes`: minute m of group g is there as `numbers[g]` + m. times: in
+    microseconds. slots: `size` zeros, a power of two above
     the rows. steps: room for two numbers a row. looked: two zeros for each group.
     """
     partitions_found = int64(0)
@@ -253,6 +254,7 @@ def commits_to_keep(
             continue
         steps[2 * row] = row
         steps[2 * row + 1] = before
+        kept[row] |= steps[2 * before] == steps[2 * before + 1]
         last = times[steps[2 * before]] // MINUTE
         if last != minute:
             kept[steps[2 * before]] = kept[steps[2 * before + 1]] = 1
