@@ -42,6 +42,7 @@ def steps(seed: int) -> list[list[str]]:
 
 def passes(command: list[str], seed: int, until: float) -> bool:
     """Run a command, at most until a moment of the monotonic clock; return False if it fails before."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it, and their own
     with tempfile.TemporaryDirectory(prefix="roster-explore-") as folder:
         report = Path(folder) / "report.xml"
         environment = {"HYPOTHESIS_PROFILE": "explore", "ROSTER_SEED": str(seed)}
@@ -71,7 +72,6 @@ def has_failures(report: Path) -> bool:
 @click.option("--seed", type=click.IntRange(min=0), help="Run the round of this seed only.")
 def explore(minutes: float, seed: int | None) -> None:
     """Look for new failures for so many minutes."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it, and their own
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     until, failed, rounds = monotonic() + 60 * minutes, [], 0
     while monotonic() < until and not (seed is not None and rounds):
