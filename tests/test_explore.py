@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.gate]
 
 
+def round_of(folder: Path) -> list[str]:
+    """Return the command that runs `test_round.py` of a folder, without this project's settings."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    return [*command, "--rootdir", str(folder), "-c", "/dev/null", str(folder / "test_round.py")]
+
+
 @pytest.mark.parametrize("outcome", ["fails", "passes"])
 def test_a_round_that_is_cut_has_failed_if_a_test_of_it_has(tmp_path: Path, outcome: str) -> None:
     """The round is one test that ends and another one that goes on until it is cut."""
@@ -35,9 +41,7 @@ def test_a_round_that_is_cut_has_failed_if_a_test_of_it_has(tmp_path: Path, outc
             until((tmp_path / "begun").exists, 60)
             return 0.0
 
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    command += ["--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path / "test_round.py")]
-    assert passes(command, 1, Begun()) is (outcome == "passes")  # type: ignore[arg-type]
+    assert passes(round_of(tmp_path), 1, Begun()) is (outcome == "passes")  # type: ignore[arg-type]
 
 
 def test_a_signal_to_it_alone_ends_the_step_too(tmp_path: Path) -> None:
@@ -46,21 +50,7 @@ def test_a_signal_to_it_alone_ends_the_step_too(tmp_path: Path) -> None:
         f"    begun = pathlib.Path({str(tmp_path / 'begun')!r})\n    begun.touch()\n"
         "    try:\n        time.sleep(600)\n    finally:\n        begun.unlink()\n"
     )
-    step = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        "-c",
-        "/dev/null",
-    ]
-    program = (
-        f"from tests import explore as of\nof.steps = lambda _: [{[*step, str(tmp_path)]!r}] * 3\nof.explore(['9'])"
-    )
+    program = f"from tests import explore as of\nof.steps = lambda _: [{round_of(tmp_path)!r}] * 3\nof.explore(['9'])"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as running:
         until((tmp_path / "begun").exists, 60)
         running.send_signal(signal.SIGTERM)

@@ -156,9 +156,7 @@ class GroupMember(LogOffsets):
             try:
                 await self._cluster.metadata(())
             except UnreachableError as error:
-                if self._closed:
-                    raise ClosedError("the member was closed") from None
-                if retry.expired:
+                if self._closed or retry.expired:
                     raise
                 if not warned and retry.elapsed >= _SAY_UNREACHABLE:
                     warned = True

@@ -214,8 +214,8 @@ def commits_to_keep(
     A partition keeps its last commit of each minute, the last one that moves its offset with the one just before it,
     the first one that does so after a minute without any, and the first two: rows of before are not known here. All
     commits stay in the `count` ascending `minutes`: minute m of group g is there as `numbers[g]` + m. times: in
-    microseconds. slots: `size` zeros, a power of two above
-    the rows. steps: room for two numbers a row. looked: two zeros for each group.
+    microseconds. slots: `size` zeros, a power of two above the rows. steps: room for two numbers a row. looked: two
+    zeros for each group.
     """
     partitions_found = int64(0)
     for row in range(rows):
