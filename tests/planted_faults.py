@@ -171,8 +171,8 @@ FAULTS = (
     Fault(
         "the beginning of a token is as good as the token",
         "http/access.py",
-        'return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())',
-        "return self.token.startswith(given)",
+        'return hmac.compare_digest(token.encode(errors="replace"), self.token.encode())',
+        "return self.token.startswith(token)",
         "http console page/test_watch.py",
     ),
     Fault(

@@ -45,7 +45,7 @@ def hold(broker: Broker, by: TopicPartition | None, seconds: int) -> None:
         times |= {source_of(*by): (100 - seconds) * 1_000_000, HELD: (100 - seconds) * 1_000_000}
         ended[HELD] = source_of(*by)
     producer = idempotent_producer(broker.bootstrap)
-    for key, value in ((SOURCES_KEY, Known(times, ended).encode()), *((b"key", b"value") for _ in range(100))):
+    for key, value in ((SOURCES_KEY, Known(times, ended, {}).encode()), *((b"key", b"value") for _ in range(100))):
         producer.produce("g-totals-changelog", value, key, 1)
     assert producer.flush(60) == 0
 

@@ -29,13 +29,15 @@ class Group:
             describe_topic=lambda _: SimpleNamespace(
                 partitions=[SimpleNamespace(partition=0), SimpleNamespace(partition=1)]
             ),
-            end_offsets=lambda partitions: {at: self.ends[at] for at in partitions},
+            end_offsets=lambda partitions: {at: self.ends.get(at, 0) for at in partitions},
             group_offsets=lambda _, partitions, stable: {
                 at: SimpleNamespace(offset=self.shown[at]) for at in partitions
             },
         )
         self.backlog = InputBacklog(
-            admin, "g", ["in"], lambda at: {at.partition + 1}, lambda: self.clock, looks_for_each=looks_for_each
+            *(admin, "g", ["in"], lambda at: {at.partition + 1}, lambda: self.clock),
+            sink=BEHIND.topic,
+            looks_for_each=looks_for_each,
         )
 
     def due(self, *behind: TopicPartition, once: bool = False) -> list[TopicPartition]:

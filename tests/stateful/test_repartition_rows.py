@@ -44,6 +44,11 @@ def arrived(passing: RepartitionTopic, records: pa.Table) -> pa.Table:
     return pa.Table.from_batches(batches) if batches else passing.columns.empty_table()
 
 
+def read(records: pa.Table) -> pa.Table:
+    """Return records as they are read from the offset 50 on."""
+    return records.append_column("offset", pa.array(range(50, 50 + len(records)), pa.int64()))
+
+
 rows = st.fixed_dictionaries(
     {
         "carrier": st.none() | st.text(max_size=5),
@@ -89,22 +94,20 @@ def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writi
 def test_releases_with_and_without_labels_read_each_others_rows(given_rows: list[dict[str, Any]], cut: int) -> None:
     table, earlier = pa.Table.from_pylist(given_rows, COLUMNS), repartition()
     now = repartition(is_labelled=True, time="timestamp")
-    notice = Notice(7, (1,), (5,), {5: None}, ())
+    notice = Notice(7, (1,), (5,), {5: None}, (), looked=40)
     clock = SourceClock(5, "timestamp")
     parts = [
         now.to_records(table.slice(0, cut), clock),
-        now.notices(notice, [3]),
+        now.notices(notice, [3], {3: 40}),
         now.to_records(table.slice(cut), clock),
     ]
     assert arrived(earlier, pa.concat_tables(parts)).to_pylist() == given_rows
-    found = [
-        row for part in earlier.to_records(table).to_batches() for each in now.to_rows(part) for row in each.to_pylist()
-    ]
+    found = arrived(now, read(earlier.to_records(table))).to_pylist()
     assert found == [{**row, SOURCE: UNLABELLED, DELAY: 0, NOTICE: None} for row in given_rows]
-    one = pa.concat_tables(parts).combine_chunks().to_batches()
-    labelled = [row for part in one for each in now.to_rows(part) for row in each.to_pylist()]
+    labelled = arrived(now, read(pa.concat_tables(parts).combine_chunks())).to_pylist()
     place = min(cut, len(given_rows))
-    assert Notice.decode(labelled.pop(place)[NOTICE]) == notice
+    told = labelled.pop(place)
+    assert (Notice.decode(told[NOTICE]), told[DELAY]) == (notice, 50 + place)
     largest = None
     for row, given_row in zip(labelled, given_rows, strict=True):
         at = given_row["timestamp"]
@@ -118,12 +121,14 @@ def test_releases_with_and_without_labels_read_each_others_rows(given_rows: list
         }
 
 
-def test_notices_of_input_partitions_are_as_in_the_release_before() -> None:
+def test_notices_of_the_releases_before_are_read() -> None:
     notice = Notice(7, (1,), (5,), {5: 3}, (5,))
-    assert notice.encode() == b"[7,[1],[5],[[5,3]],[5]]"
+    assert Notice.decode(b"[7,[1],[5],[[5,3]],[5]]") == notice
     assert Notice.decode(notice.encode()) == notice
     of_tasks = notice._replace(waiting={6: 0}, holds={5: None, 6: 2}, tasks=(5, 4))
-    assert Notice.decode(of_tasks.encode()) == of_tasks
+    assert Notice.decode(b"[7,[1],[5],[[5,3]],[5],[[6,0]],[[5,null],[6,2]],[5,4],null]") == of_tasks
+    logs = [None, 0, 70]
+    assert [*map(Notice.decode, of_tasks.encode_each(logs))] == [of_tasks._replace(looked=end) for end in logs]
 
 
 def test_what_follows_is_done_with_rows_that_have_arrived() -> None:

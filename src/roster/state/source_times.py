@@ -8,13 +8,16 @@ when the batch of the last notice was planned, and those that wait. If none does
 If operators with state are in front of the topic, a source is a task of theirs. It waits while it holds results back,
 or while sources of its own hold it back. It is then at the least of their times and the largest that it has sent.
 
+Notices come in the order of commits, not in that in which their senders looked for what is left to read. So a notice
+does not free a source that another one, written since its sender looked, says has more to read.
+
 So an operator's results depend on the order of each source's records alone, while no source is read to its end.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -34,7 +37,8 @@ SOURCES_KEY = b"\xfftimes of sources"
 RIGHT_SOURCES_KEY = SOURCES_KEY + b" right"
 """Key of those of the right one."""
 SOURCE, DELAY, NOTICE = "\0source", "\0delay", "\0notice"
-"""Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone."""
+"""Columns of rows from a repartition topic: the source, 0 for none; microseconds behind its time; or a notice alone,
+with its offset as the delay."""
 LABELS = (SOURCE, DELAY, NOTICE)
 UNLABELLED = 0
 HELD = -1 << 21
@@ -46,6 +50,8 @@ STEPPED = HELD + 1
 """Name of an entry for an operator behind steps: by how much these have made times of rows less, at most, so far."""
 WAITING = -1
 """In `ended`: the source waits; less the number of the source of its own that holds it back, if one does."""
+CLAIMED = HELD - 2
+"""Less the number of a source, the name of an entry of `Known.claims`: with the offset as time, and the batch."""
 _DELAY_BITS, _SOURCES = 43, (1 << 20) - 1
 UNTIMED = (1 << _DELAY_BITS) - 1
 """The delay of a row that says nothing of its source's time; others are less: at most 101 days."""
@@ -91,7 +97,8 @@ class Notice(NamedTuple):
     its own those that have no more to read and do not wait. waiting: {one that waits: which source of its own holds it
     back, 0 if none does}. holds: of those that have sources of their own, the least time of sources that hold them
     back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are. until: a
-    time up to which it holds, None for any: what others have to read was asked for a while ago.
+    time up to which it holds, None for any: what others have to read was asked for a while ago. looked: the end of the
+    log that it is in, as it was before the sender looked for what is left; None if no other sender writes to that log.
     """
 
     batch: int
@@ -103,20 +110,26 @@ class Notice(NamedTuple):
     holds: Mapping[int, int | None] = MappingProxyType({})
     tasks: tuple[int, ...] = ()
     until: int | None = None
+    looked: int | None = None
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
-        if self.tasks or self.until is not None:
-            parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks, self.until]
+        parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks, self.until, self.looked]
         return json.dumps(parts, separators=(",", ":")).encode()
+
+    def encode_each(self, looked: Iterable[int | None]) -> Iterator[bytes]:
+        """Yield it as JSON for each of several logs, given the ends of these."""
+        same = self._replace(looked=None).encode().removesuffix(b"null]")
+        for end in looked:
+            yield same + json.dumps(end).encode() + b"]"
 
     @classmethod
     def decode(cls, data: bytes) -> Notice:
         """Read the bytes of `encode`."""
         batch, behind, reading, times, ended, *more = json.loads(data)
         waiting, holds, tasks = more[:3] or ((), (), ())
-        own = dict(waiting), dict(holds), tuple(tasks), more[3] if len(more) > 3 else None
+        own = dict(waiting), dict(holds), tuple(tasks), *more[3:5]
         return cls(batch, tuple(behind), tuple(reading), dict(times), tuple(ended), *own)
 
     def among(self, is_own: Callable[[int], bool]) -> Notice:
@@ -124,7 +137,7 @@ class Notice(NamedTuple):
         behind, reading, ended = (tuple(filter(is_own, each)) for each in (self.behind, self.reading, self.ended))
         times, holds = ({source: of[source] for source in of if is_own(source)} for of in (self.times, self.holds))
         waiting = {source: by for source, by in self.waiting.items() if is_own(source)}
-        return Notice(self.batch, behind, reading, times, ended, waiting, holds, self.tasks, self.until)
+        return self._replace(behind=behind, reading=reading, times=times, ended=ended, waiting=waiting, holds=holds)
 
     def is_gone(self, source: int, names: Sequence[str] = ()) -> bool:
         """Return whether a source was a task that is there no longer. names: of sources, if others send notices too."""
@@ -137,21 +150,55 @@ class Known(NamedTuple):
     """What a store has of the sources of its rows, by their numbers: the entry of `SOURCES_KEY`.
 
     times: microseconds; of minus a source the largest of its rows. ended: the batch that ended it, 0, or `WAITING`.
+    claims: {source that a notice says has more to read: the notice's offset, and 0 or the batch whose own notice of the
+    source is still to come}; of `UNLABELLED` the last notice that holds up to a time alone, and that time.
     """
 
     times: dict[int, int]
     ended: dict[int, int]
+    claims: dict[int, tuple[int, int]]
 
     @classmethod
     def decode(cls, entry: bytes | None) -> Known:
         """Read the bytes of `encode`; None: nothing is known."""
-        entries = np.frombuffer(entry or b"", _KNOWN).tolist()
-        return cls({source: time for source, time, _ in entries}, {source: ended for source, _, ended in entries})
+        times, ended, claims = dict[int, int](), dict[int, int](), dict[int, tuple[int, int]]()
+        for source, number, batch in np.frombuffer(entry or b"", _KNOWN).tolist():
+            if source <= CLAIMED:
+                claims[CLAIMED - source] = number, batch
+            else:
+                times[source], ended[source] = number, batch
+        return cls(times, ended, claims)
 
     def encode(self) -> bytes:
         """Return the entry."""
-        entry = [(source, time, self.ended.get(source, 0)) for source, time in sorted(self.times.items())]
-        return np.array(entry, _KNOWN).tobytes()
+        entries = [(source, time, self.ended.get(source, 0)) for source, time in sorted(self.times.items())]
+        claims = [(CLAIMED - source, *claim) for source, claim in sorted(self.claims.items(), reverse=True)]
+        return np.array([*claims, *entries], _KNOWN).tobytes()
+
+    def hear(self, notice: Notice, offset: int, names: Sequence[str]) -> None:
+        """Record a notice at an offset of the task's log. names: of sources, if several sub-topologies send them.
+
+        A claim goes once a notice whose sender looked behind it does not repeat it, or one of the claim's own batch.
+        One behind the notice is of another log, from before the task was a part of another task.
+        """
+        for source in notice.times.keys() & {*notice.reading, *notice.waiting}:
+            waits = source in notice.waiting
+            is_over = notice.batch if source in notice.ended else 0
+            self.ended[source] = WAITING - notice.waiting[source] if waits else is_over
+        for source in self.ended:
+            if notice.is_gone(source, names):
+                self.ended[source] = 0
+        for source, (claimed, batch) in [*self.claims.items()]:
+            is_known_better = notice.looked is None or not notice.looked <= claimed < offset
+            if is_known_better or (source and (batch == notice.batch or notice.is_gone(source, names))):
+                del self.claims[source]
+        if notice.until is not None:
+            self.claims[UNLABELLED] = offset, notice.until
+        unread = {source for source in notice.reading if source in notice.times and not self.ended[source]}
+        self.claims.update(dict.fromkeys({*notice.behind, *unread}, (offset, 0)))
+        for source in notice.reading:
+            if source not in notice.times and self.ended.get(source) != notice.batch:
+                self.claims.setdefault(source, (offset, notice.batch))
 
     def with_other(self, other: Known) -> Known:
         """Return what a task knows that gets keys of two tasks, which know this."""
@@ -160,7 +207,7 @@ class Known(NamedTuple):
             source: min(batch, mine) if (mine := self.ended.get(source, 0)) <= WAITING else batch
             for source, batch in other.ended.items()
         }
-        return Known({**self.times, **times}, {**self.ended, **ended})
+        return Known({**self.times, **times}, {**self.ended, **ended}, {})
 
     @property
     def hold(self) -> int | None:
@@ -245,7 +292,8 @@ class SourceTimes(NamedTuple):
         notices = [Notice.decode(data) for data in table[NOTICE].filter(pa.array(is_notice)).to_pylist()]
         notices = notices if is_own is None else [notice.among(is_own) for notice in notices]
         plain = table.drop_columns(LABELS).filter(pc.invert(pa.array(is_notice)))
-        source, delay, less = source[rows], table[DELAY].to_numpy()[rows], 0
+        delay = table[DELAY].to_numpy()
+        offsets, source, delay, less = delay[places].tolist(), source[rows], delay[rows], 0
         if is_stepped:
             less, delay = max(known.times.get(STEPPED, NEVER), int(delay.max(initial=NEVER))), np.zeros_like(delay)
         times = np.full(len(rows), NEVER)
@@ -255,17 +303,11 @@ class SourceTimes(NamedTuple):
         relayed = (source != UNLABELLED) & is_relayed
         by_place, shown = dict(zip(places.tolist(), notices, strict=True)), np.where(relayed, NEVER, times)
         times_seen = _seen(source, shown, delay == UNTIMED, rows, by_place, known.times, lag)
-        for notice in notices:
-            for label in notice.times.keys() & {*notice.reading, *notice.waiting}:
-                waits = label in notice.waiting
-                is_over = notice.batch if label in notice.ended else 0
-                known.ended[label] = WAITING - notice.waiting[label] if waits else is_over
-            for label in known.ended:
-                if notice.is_gone(label, names):
-                    known.ended[label] = 0
+        for notice, offset in zip(notices, offsets, strict=True):
+            known.hear(notice, offset, names)
         now, hold = before, known.hold
         if notices:
-            least, held_by = _least(notices[-1], known.ended, times_seen.times(int(places[-1])))
+            least, held_by = _least(known, times_seen.times(int(places[-1])))
             least -= max(less, 0)
             # By how much steps make times less is not known before the first row.
             now = before if less == NEVER else max(before, least)
@@ -279,7 +321,7 @@ class SourceTimes(NamedTuple):
         after |= {STEPPED: less} if is_stepped and less != NEVER else {}
         furthest = max((time for label, time in after.items() if label > UNLABELLED), default=now)
         held = max(furthest - now, 0) if held_by and now != NEVER else 0
-        entry = Known(after, known.ended).encode()
+        entry = known._replace(times=after).encode()
         stream_times = np.where(relayed, times, times_seen.at)
         stream_times = np.maximum(np.maximum(stream_times, before), np.where(delay == UNTIMED, times, NEVER))
         return cls(plain, stream_times, now, entry, entry != stored, hold, source, held_by, held)
@@ -313,24 +355,25 @@ class SourceTimes(NamedTuple):
         known |= {UNLABELLED: largest}
         if less is not None and not front.is_exact:
             known[STEPPED] = less
-        entry = Known(known, {}).encode() if largest > now or len(known) > 1 else None
+        entry = Known(known, {}, {}).encode() if largest > now or len(known) > 1 else None
         return cls(rows, np.maximum(stream_times, before), now, entry, entry != stored, hold, sources)
 
 
-def _least(notice: Notice, ended: Mapping[int, int], times: Mapping[int, int]) -> tuple[int, int]:
-    """Return a task's time as of a notice, and the source that holds it back most, as `SourceTimes` has it.
+def _least(known: Known, times: Mapping[int, int]) -> tuple[int, int]:
+    """Return a task's time as of its last notice, and the source that holds it back most, as `SourceTimes` has it.
 
     A notice that holds up to a time alone holds the task back there: by the source that is furthest, if by no other.
     A source in the notice's batch holds back until its rows of that batch are read, too.
     """
-    holding = {*notice.behind, *(source for source in notice.reading if ended.get(source) != notice.batch)}
-    holding |= {source for source, batch in ended.items() if batch <= WAITING}
-    known = [(time, source) for source, time in times.items() if source > UNLABELLED]
-    largest, furthest = max(known, default=(NEVER, UNLABELLED))
+    holding = {source for source in known.claims if source != UNLABELLED}
+    holding |= {source for source, batch in known.ended.items() if batch <= WAITING}
+    shown = [(time, source) for source, time in times.items() if source > UNLABELLED]
+    largest, furthest = max(shown, default=(NEVER, UNLABELLED))
     least, source = min(((times.get(source, NEVER), source) for source in holding), default=(largest, UNLABELLED))
-    if notice.until is not None and least > notice.until:  # others may have got more to read since
-        return notice.until, source or furthest
-    of_its_own = WAITING - ended.get(source, 0)
+    _, until = known.claims.get(UNLABELLED, (0, -NEVER))
+    if least > until:  # others may have got more to read since
+        return until, source or furthest
+    of_its_own = WAITING - known.ended.get(source, 0)
     return least, of_its_own if of_its_own > UNLABELLED else source
 
 

@@ -44,6 +44,8 @@ class InputBacklog(DueTasks):
     If other sub-topologies send rows to the same repartition topic, it looks at the topics in front of them, too: each
     notice tells which of all sources have more to come. Topics are asked in the order that rows go through them, so
     what has left one of them is in the next one, or is behind it.
+
+    It asks for the ends of the repartition topic first: notices behind these ends may know of rows that came since.
     """
 
     def __init__(
@@ -54,20 +56,23 @@ class InputBacklog(DueTasks):
         sources_at: Callable[[TopicPartition], Collection[int]],
         now: Callable[[], float] = time.monotonic,
         *,
-        is_sent: bool = True,
+        sink: str = "",
         looks_for_each: bool = False,
         others: Sequence[Mapping[str, Callable[[TopicPartition], Collection[int]]]] = (),
     ) -> None:
         """sources_at: returns the sources that a partition's rows have; one has been read if all its partitions have.
 
-        is_sent: others hear of it, behind a repartition. looks_for_each: each batch of records that it has not seen
-        looks. others: the topics in front of other senders, as `beside` has them.
+        sink: the repartition topic behind which others hear of it, "" if none do. looks_for_each: each batch of records
+        that it has not seen looks. others: the topics in front of other senders, as `beside` has them.
         """
-        self._sources_at, self._is_sent, self._looks_for_each = sources_at, is_sent, looks_for_each
+        self._sources_at, self._sink, self._looks_for_each = sources_at, sink, looks_for_each
         self._admin, self._group, self._topics, self._now = admin, group, topics, now
         self._others = others
         self._partitions: list[TopicPartition] = []
         self._of_others: list[list[TopicPartition]] = []
+        self._of_sink: list[TopicPartition] = []
+        self._looked_behind: Mapping[int, int] = {}
+        """The ends of the repartition topic's partitions before the last look."""
         self._looked = float("-inf")
         """When it last looked in order to tell all."""
         self._ends: Mapping[TopicPartition, int] = {}
@@ -110,7 +115,7 @@ class InputBacklog(DueTasks):
         Raises ClientError.
         """
         own = [partition for partition in partitions if partition.topic in self._topics]
-        if not self._is_sent or self._is_told or not own or not {*own}.isdisjoint(behind):
+        if not self._sink or self._is_told or not own or not {*own}.isdisjoint(behind):
             return ()
         if (behind or not once) and self._now() - max(self._looked, self._planned) < _APART:
             return ()
@@ -159,6 +164,7 @@ class InputBacklog(DueTasks):
             frozenset(self._behind),
             {source: self._times[source] for source in announced & self._times.keys()},
             None if self._is_fresh else self._until,
+            self._looked_behind,
         )
 
     def has_more(self) -> bool:
@@ -194,9 +200,12 @@ class InputBacklog(DueTasks):
 
     def _look_up(self) -> None:
         if not self._partitions:
-            self._partitions, *self._of_others = (
-                self._partitions_of(topics) for topics in (self._topics, *self._others)
+            self._of_sink, self._partitions, *self._of_others = (
+                self._partitions_of(topics)
+                for topics in ([self._sink] if self._sink else [], self._topics, *self._others)
             )
+        ends = self._admin.end_offsets(self._of_sink) if self._sink else {}
+        self._looked_behind = {partition.partition: end for partition, end in ends.items()}
         self._ends, self._others_behind = {}, set()
         for partitions in self._of_others:
             self._others_behind |= self._looked_up(partitions)
@@ -225,7 +234,7 @@ def input_backlogs(
     return {
         (plan.subtopology.number, sink): InputBacklog(
             *(admin, group, plan.topics_to(sink), partial(plan.sources_at, sink=sink), now),
-            is_sent=is_labelled,
+            sink=sink if is_labelled else "",
             # Behind rows of a task in one partition there may be rows of its transaction in others; a task that reads
             # several topics does not wait up to a time.
             looks_for_each=plan.repartition_source is not None or plan.is_by_split,

@@ -11,7 +11,7 @@ by the notice. Releases that know neither read the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -128,11 +128,12 @@ class RepartitionTopic:
             return rows[_TIME].cast(_MICROSECONDS, safe=False)
         return pa.nulls(len(rows), _MICROSECONDS)
 
-    def notices(self, notice: Notice, partitions: Iterable[int]) -> pa.Table:
-        """Return the records of a notice for these partitions."""
+    def notices(self, notice: Notice, partitions: Iterable[int], looked: Mapping[int, int]) -> pa.Table:
+        """Return the records of a notice for these partitions. looked: ends of their logs, see `Notice`."""
         (empty,) = self.layout.appended([None], self.columns.empty_table(), _NONE, _NONE).to_pylist()
         numbers = pa.array(list(partitions), pa.int32())
-        values = pa.repeat(empty + notice.encode(), len(numbers)).cast(pa.large_binary())
+        encoded = notice.encode_each(map(looked.get, numbers.to_pylist()))
+        values = pa.array((empty + data for data in encoded), pa.large_binary())
         empty_columns = pa.nulls(len(numbers), pa.binary()), pa.nulls(len(numbers), _MICROSECONDS)
         return pa.table([empty_columns[0], values, numbers, empty_columns[1]], _RECORD)
 
@@ -161,8 +162,8 @@ class RepartitionTopic:
         notices = np.setdiff1d(np.arange(records.num_rows), stored.places)
         before = np.searchsorted(stored.places, notices)
         for begin, end in pairwise([*np.unique([0, *before, len(rows)]), len(rows)]):
-            for value in records.column("value").take(pa.array(notices[before == begin])).to_pylist():
-                yield notice_row(value[ROWS_PREFIX:], labelled(self.columns))
+            for record in records.select(["offset", "value"]).take(pa.array(notices[before == begin])).to_pylist():
+                yield notice_row(record["value"][ROWS_PREFIX:], labelled(self.columns), record["offset"])
             for batch in rows.slice(begin, end - begin).to_batches():
                 yield with_source(batch, sources[begin:end], delays[begin:end])
 
@@ -187,7 +188,7 @@ def through_labelled(
     """
     for batch in labelled_rows:
         if batch.num_rows == 1 and batch.column(NOTICE).is_valid()[0].as_py():
-            yield notice_row(batch.column(NOTICE)[0].as_py(), columns)
+            yield notice_row(batch.column(NOTICE)[0].as_py(), columns, batch.column(DELAY)[0].as_py())
             continue
         if not batch.num_rows:
             continue
@@ -208,9 +209,9 @@ def through_labelled(
                 yield with_source(results, source[begin], label)
 
 
-def notice_row(notice: bytes, columns: pa.Schema) -> pa.RecordBatch:
+def notice_row(notice: bytes, columns: pa.Schema, offset: int = 0) -> pa.RecordBatch:
     """Return a notice with these columns."""
-    row = {SOURCE: UNLABELLED, DELAY: 0, NOTICE: notice}
+    row = {SOURCE: UNLABELLED, DELAY: offset, NOTICE: notice}
     return pa.RecordBatch.from_arrays(
         [pa.array([row.get(field.name)], field.type) for field in columns], schema=columns
     )
