@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
@@ -111,6 +111,7 @@ def case(seed: int) -> tuple[list[Any], list[int]]:
     st.sampled_from(["inner", "left", "full", "semi"]),
     st.sampled_from([None, (0, 1), (-1, 0), (1, 1), (-1, -1)]),
 )
+@example(4, (4, 0), "left", (0, 1))  # a partner comes when the other bound has passed
 @settings(max_examples=examples(40), deadline=None)
 def test_joins_equal_brute_force(
     tmp_path_factory: Any, seed: int, shape: tuple[int, int], how: str, ends_of: tuple[int, int] | None

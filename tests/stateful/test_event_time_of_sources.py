@@ -990,7 +990,7 @@ def _ends_before_its_rows(patch: pytest.MonkeyPatch) -> None:
     def without_reading(known: source_times.Known, notice: source_times.Notice, *given: Any) -> None:
         hear(known, notice, *given)
         for source in notice.reading:
-            known.claims.pop(source, None)
+            known.behind.pop(source, None)
 
     patch.setattr(source_times.Known, "hear", without_reading)
 
@@ -1310,6 +1310,24 @@ def notice_of(tasks: tuple[int, ...], waiting: tuple[int, ...], largest: int) ->
     told = source_times.Notice(7, (), (first,), {first: largest * 1_000_000}, (first,), waits, {}, tasks)
     row = {source_times.SOURCE: 0, source_times.DELAY: 0, source_times.NOTICE: told.encode()}
     return pa.Table.from_pylist([row], with_labels(COLUMNS))
+
+
+def test_a_source_is_behind_until_a_sender_that_has_looked_since_says_otherwise() -> None:
+    known = source_times.Known({}, {}, {})
+    known.hear(source_times.Notice(1, (5,), (6, 7), {6: 1}, (6,), looked=90), 100, ())
+    assert known.behind == {5: (100, 0), 7: (100, 1)}
+    known = source_times.Known({5: 0, 6: 1, 7: 0}, known.ended, known.behind)
+    assert source_times.Known.decode(known.encode()).behind == known.behind
+    of_batch = source_times.Notice(1, (5,), (6, 7), {7: 1}, (7,), looked=90)
+    for notice, offset, behind in [
+        (of_batch, 101, {5}),
+        (source_times.Notice(2, (), (6,), {6: 2}, (6,), looked=101), 102, {5}),
+        (source_times.Notice(3, (), (6,), {6: 2}, (6,), looked=102), 103, set[int]()),
+        (source_times.Notice(4, (5,), (6,), {6: 2}, (6,), looked=103), 104, {5}),
+        (source_times.Notice(5, (), (6,), {6: 2}, (6,), looked=3), 7, set[int]()),  # the log of a merged task
+    ]:
+        known.hear(notice, offset, ())
+        assert known.behind.keys() == behind
 
 
 def test_a_task_that_waits_holds_back_merged_tasks_until_it_is_there_no_longer() -> None:

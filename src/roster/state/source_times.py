@@ -50,8 +50,8 @@ STEPPED = HELD + 1
 """Name of an entry for an operator behind steps: by how much these have made times of rows less, at most, so far."""
 WAITING = -1
 """In `ended`: the source waits; less the number of the source of its own that holds it back, if one does."""
-CLAIMED = HELD - 2
-"""Less the number of a source, the name of an entry of `Known.claims`: with the offset as time, and the batch."""
+BEHIND = HELD - 2
+"""Less the number of a source, the name of its entry of `Known.behind`: with the offset as time, and the batch."""
 _DELAY_BITS, _SOURCES = 43, (1 << 20) - 1
 UNTIMED = (1 << _DELAY_BITS) - 1
 """The delay of a row that says nothing of its source's time; others are less: at most 101 days."""
@@ -150,36 +150,36 @@ class Known(NamedTuple):
     """What a store has of the sources of its rows, by their numbers: the entry of `SOURCES_KEY`.
 
     times: microseconds; of minus a source the largest of its rows. ended: the batch that ended it, 0, or `WAITING`.
-    claims: {source that a notice says has more to read: the notice's offset, and 0 or the batch whose own notice of the
-    source is still to come}; of `UNLABELLED` the last notice that holds up to a time alone, and that time.
+    behind: {source with more to read: the offset of the last notice that says so, and 0, or the batch whose own notice
+    of the source is still to come}; of `UNLABELLED` the offset of the last notice with `until`, and that time.
     """
 
     times: dict[int, int]
     ended: dict[int, int]
-    claims: dict[int, tuple[int, int]]
+    behind: dict[int, tuple[int, int]]
 
     @classmethod
     def decode(cls, entry: bytes | None) -> Known:
         """Read the bytes of `encode`; None: nothing is known."""
-        times, ended, claims = dict[int, int](), dict[int, int](), dict[int, tuple[int, int]]()
+        known = cls({}, {}, {})
         for source, number, batch in np.frombuffer(entry or b"", _KNOWN).tolist():
-            if source <= CLAIMED:
-                claims[CLAIMED - source] = number, batch
+            if source <= BEHIND:
+                known.behind[BEHIND - source] = number, batch
             else:
-                times[source], ended[source] = number, batch
-        return cls(times, ended, claims)
+                known.times[source], known.ended[source] = number, batch
+        return known
 
     def encode(self) -> bytes:
         """Return the entry."""
         entries = [(source, time, self.ended.get(source, 0)) for source, time in sorted(self.times.items())]
-        claims = [(CLAIMED - source, *claim) for source, claim in sorted(self.claims.items(), reverse=True)]
-        return np.array([*claims, *entries], _KNOWN).tobytes()
+        behind = [(BEHIND - source, *of_notice) for source, of_notice in sorted(self.behind.items(), reverse=True)]
+        return np.array([*behind, *entries], _KNOWN).tobytes()
 
     def hear(self, notice: Notice, offset: int, names: Sequence[str]) -> None:
         """Record a notice at an offset of the task's log. names: of sources, if several sub-topologies send them.
 
-        A claim goes once a notice whose sender looked behind it does not repeat it, or one of the claim's own batch.
-        One behind the notice is of another log, from before the task was a part of another task.
+        A source stays behind until a notice does not say so whose sender looked after the last notice that did was
+        written. An offset from the notice's own on is of another log: the task's keys were those of another task.
         """
         for source in notice.times.keys() & {*notice.reading, *notice.waiting}:
             waits = source in notice.waiting
@@ -188,17 +188,17 @@ class Known(NamedTuple):
         for source in self.ended:
             if notice.is_gone(source, names):
                 self.ended[source] = 0
-        for source, (claimed, batch) in [*self.claims.items()]:
-            is_known_better = notice.looked is None or not notice.looked <= claimed < offset
-            if is_known_better or (source and (batch == notice.batch or notice.is_gone(source, names))):
-                del self.claims[source]
+        for source, (told, batch) in [*self.behind.items()]:
+            is_settled = notice.looked is None or not notice.looked <= told < offset
+            if is_settled or (source and (batch == notice.batch or notice.is_gone(source, names))):
+                del self.behind[source]
         if notice.until is not None:
-            self.claims[UNLABELLED] = offset, notice.until
+            self.behind[UNLABELLED] = offset, notice.until
         unread = {source for source in notice.reading if source in notice.times and not self.ended[source]}
-        self.claims.update(dict.fromkeys({*notice.behind, *unread}, (offset, 0)))
+        self.behind.update(dict.fromkeys({*notice.behind, *unread}, (offset, 0)))
         for source in notice.reading:
             if source not in notice.times and self.ended.get(source) != notice.batch:
-                self.claims.setdefault(source, (offset, notice.batch))
+                self.behind.setdefault(source, (offset, notice.batch))
 
     def with_other(self, other: Known) -> Known:
         """Return what a task knows that gets keys of two tasks, which know this."""
@@ -365,12 +365,12 @@ def _least(known: Known, times: Mapping[int, int]) -> tuple[int, int]:
     A notice that holds up to a time alone holds the task back there: by the source that is furthest, if by no other.
     A source in the notice's batch holds back until its rows of that batch are read, too.
     """
-    holding = {source for source in known.claims if source != UNLABELLED}
+    holding = {source for source in known.behind if source != UNLABELLED}
     holding |= {source for source, batch in known.ended.items() if batch <= WAITING}
     shown = [(time, source) for source, time in times.items() if source > UNLABELLED]
     largest, furthest = max(shown, default=(NEVER, UNLABELLED))
     least, source = min(((times.get(source, NEVER), source) for source in holding), default=(largest, UNLABELLED))
-    _, until = known.claims.get(UNLABELLED, (0, -NEVER))
+    _, until = known.behind.get(UNLABELLED, (0, -NEVER))
     if least > until:  # others may have got more to read since
         return until, source or furthest
     of_its_own = WAITING - known.ended.get(source, 0)
