@@ -66,6 +66,8 @@ class TaskWork:
         """What is on the disk, which a restart keeps."""
         self.reported = self.gaps()
         """The gaps that the member was last told."""
+        self.has_looked = True
+        """Whether that was after the member lost the group, if it has."""
         self.assignor = TaskAssignor(replace(options, host=f"{name}:80"), name.encode().ljust(16), self.reported)
         self._process: Worker | None = None
 
@@ -96,7 +98,7 @@ class TaskWork:
             return
         if self.world.scheduler.now >= process.paused_until:
             self._restore()
-            self.reported = self.gaps()
+            self.reported, self.has_looked = self.gaps(), True
             held = self.held
             reason = self.assignor.report(self.reported, held.active | held.revoking)
             if reason is not None:
@@ -143,12 +145,14 @@ class TaskBooks:
         """Judge what a member says of its stores."""
         for protocol in request.protocols:
             lags = lags_of(protocol.metadata)
+            if lags is None:
+                continue
             is_lost = work.assignor.assignments > 0 and decode_subscription(protocol.metadata).generation_id < 0
-            if lags is not None and not (is_lost and not stateful(lags)):  # it may not have looked at its stores since
-                runs = self.options.tasks_of(claimed(protocol.metadata))
-                task_invariants.a_member_joins_with_the_gaps_of_its_stores(
-                    name, stateful(lags), work.reported, runs, self.options.acceptable_lag
-                )
+            work.has_looked &= not is_lost or bool(stateful(lags))
+            runs, reported = self.options.tasks_of(claimed(protocol.metadata)), work.reported if work.has_looked else {}
+            task_invariants.a_member_joins_with_the_gaps_of_its_stores(
+                name, stateful(lags), reported, runs, self.options.acceptable_lag
+            )
 
     def announced(self, generation: int, response: JoinGroupResponse) -> None:
         """Note what the leader is told."""
