@@ -1314,17 +1314,17 @@ def notice_of(tasks: tuple[int, ...], waiting: tuple[int, ...], largest: int) ->
 
 def test_a_source_is_behind_until_a_sender_that_has_looked_since_says_otherwise() -> None:
     known = source_times.Known({}, {}, {})
-    known.hear(source_times.Notice(1, (5,), (6, 7), {6: 1}, (6,), looked=90), 100, ())
+    known.hear(source_times.Notice(1, (5,), (6, 7), {6: 1}, (6,), log_end=90), 100, ())
     assert known.behind == {5: (100, 0), 7: (100, 1)}
     known = source_times.Known({5: 0, 6: 1, 7: 0}, known.ended, known.behind)
     assert source_times.Known.decode(known.encode()).behind == known.behind
-    of_batch = source_times.Notice(1, (5,), (6, 7), {7: 1}, (7,), looked=90)
+    of_batch = source_times.Notice(1, (5,), (6, 7), {7: 1}, (7,), log_end=90)
     for notice, offset, behind in [
         (of_batch, 101, {5}),
-        (source_times.Notice(2, (), (6,), {6: 2}, (6,), looked=101), 102, {5}),
-        (source_times.Notice(3, (), (6,), {6: 2}, (6,), looked=102), 103, set[int]()),
-        (source_times.Notice(4, (5,), (6,), {6: 2}, (6,), looked=103), 104, {5}),
-        (source_times.Notice(5, (), (6,), {6: 2}, (6,), looked=3), 7, set[int]()),  # the log of a merged task
+        (source_times.Notice(2, (), (6,), {6: 2}, (6,), log_end=101), 102, {5}),
+        (source_times.Notice(3, (), (6,), {6: 2}, (6,), log_end=102), 103, set[int]()),
+        (source_times.Notice(4, (5,), (6,), {6: 2}, (6,), log_end=103), 104, {5}),
+        (source_times.Notice(5, (), (6,), {6: 2}, (6,), log_end=3), 7, set[int]()),  # the log of a merged task
     ]:
         known.hear(notice, offset, ())
         assert known.behind.keys() == behind

@@ -94,7 +94,7 @@ def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writi
 def test_releases_with_and_without_labels_read_each_others_rows(given_rows: list[dict[str, Any]], cut: int) -> None:
     table, earlier = pa.Table.from_pylist(given_rows, COLUMNS), repartition()
     now = repartition(is_labelled=True, time="timestamp")
-    notice = Notice(7, (1,), (5,), {5: None}, (), looked=40)
+    notice = Notice(7, (1,), (5,), {5: None}, (), log_end=40)
     clock = SourceClock(5, "timestamp")
     parts = [
         now.to_records(table.slice(0, cut), clock),
@@ -128,7 +128,7 @@ def test_notices_of_the_releases_before_are_read() -> None:
     of_tasks = notice._replace(waiting={6: 0}, holds={5: None, 6: 2}, tasks=(5, 4))
     assert Notice.decode(b"[7,[1],[5],[[5,3]],[5],[[6,0]],[[5,null],[6,2]],[5,4],null]") == of_tasks
     logs = [None, 0, 70]
-    assert [*map(Notice.decode, of_tasks.encode_each(logs))] == [of_tasks._replace(looked=end) for end in logs]
+    assert [*map(Notice.decode, of_tasks.encode_each(logs))] == [of_tasks._replace(log_end=end) for end in logs]
 
 
 def test_what_follows_is_done_with_rows_that_have_arrived() -> None:

@@ -97,8 +97,8 @@ class Notice(NamedTuple):
     its own those that have no more to read and do not wait. waiting: {one that waits: which source of its own holds it
     back, 0 if none does}. holds: of those that have sources of their own, the least time of sources that hold them
     back, None if none does. tasks: if sources are tasks, the number of the first one, and how many there are. until: a
-    time up to which it holds, None for any: what others have to read was asked for a while ago. looked: the end of the
-    log that it is in, as it was before the sender looked for what is left; None if no other sender writes to that log.
+    time up to which it holds, None for any: what others have to read was asked for a while ago. log_end: of the
+    log that it is in, before the sender looked for what is left to read; None if no other sender writes to that log.
     """
 
     batch: int
@@ -110,18 +110,18 @@ class Notice(NamedTuple):
     holds: Mapping[int, int | None] = MappingProxyType({})
     tasks: tuple[int, ...] = ()
     until: int | None = None
-    looked: int | None = None
+    log_end: int | None = None
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         parts = [self.batch, self.behind, self.reading, [*self.times.items()], self.ended]
-        parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks, self.until, self.looked]
+        parts += [[*self.waiting.items()], [*self.holds.items()], self.tasks, self.until, self.log_end]
         return json.dumps(parts, separators=(",", ":")).encode()
 
-    def encode_each(self, looked: Iterable[int | None]) -> Iterator[bytes]:
+    def encode_each(self, log_ends: Iterable[int | None]) -> Iterator[bytes]:
         """Yield it as JSON for each of several logs, given the ends of these."""
-        same = self._replace(looked=None).encode().removesuffix(b"null]")
-        for end in looked:
+        same = self._replace(log_end=None).encode().removesuffix(b"null]")
+        for end in log_ends:
             yield same + json.dumps(end).encode() + b"]"
 
     @classmethod
@@ -188,8 +188,8 @@ class Known(NamedTuple):
         for source in self.ended:
             if notice.is_gone(source, names):
                 self.ended[source] = 0
-        for source, (told, batch) in [*self.behind.items()]:
-            is_settled = notice.looked is None or not notice.looked <= told < offset
+        for source, (told_at, batch) in [*self.behind.items()]:
+            is_settled = notice.log_end is None or not notice.log_end <= told_at < offset
             if is_settled or (source and (batch == notice.batch or notice.is_gone(source, names))):
                 del self.behind[source]
         if notice.until is not None:

@@ -71,7 +71,7 @@ class InputBacklog(DueTasks):
         self._partitions: list[TopicPartition] = []
         self._of_others: list[list[TopicPartition]] = []
         self._of_sink: list[TopicPartition] = []
-        self._looked_behind: Mapping[int, int] = {}
+        self._log_ends: Mapping[int, int] = {}
         """The ends of the repartition topic's partitions before the last look."""
         self._looked = float("-inf")
         """When it last looked in order to tell all."""
@@ -164,7 +164,7 @@ class InputBacklog(DueTasks):
             frozenset(self._behind),
             {source: self._times[source] for source in announced & self._times.keys()},
             None if self._is_fresh else self._until,
-            self._looked_behind,
+            self._log_ends,
         )
 
     def has_more(self) -> bool:
@@ -205,7 +205,7 @@ class InputBacklog(DueTasks):
                 for topics in ([self._sink] if self._sink else [], self._topics, *self._others)
             )
         ends = self._admin.end_offsets(self._of_sink) if self._sink else {}
-        self._looked_behind = {partition.partition: end for partition, end in ends.items()}
+        self._log_ends = {partition.partition: end for partition, end in ends.items()}
         self._ends, self._others_behind = {}, set()
         for partitions in self._of_others:
             self._others_behind |= self._looked_up(partitions)

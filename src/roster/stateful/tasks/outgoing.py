@@ -52,7 +52,7 @@ class Backlog:
     how many the input has. left: partitions of the input with more to read behind the batch. times: {source: largest
     time of its rows in earlier batches}, of sources in the batch, and of sources that some partitions have not heard
     of. until: a time up to which the backlog holds, None for any: it is of a while ago, and others may have got more
-    to read. looked: the ends of the repartition topic's partitions before it was asked for.
+    to read. log_ends: of the repartition topic's partitions, before it was asked for.
     """
 
     batch: int
@@ -63,7 +63,7 @@ class Backlog:
     left: frozenset[TopicPartition] = frozenset()
     times: Mapping[int, int] = field(default_factory=dict)
     until: int | None = None
-    looked: Mapping[int, int] = field(default_factory=dict)
+    log_ends: Mapping[int, int] = field(default_factory=dict)
 
 
 def by_split(
@@ -158,7 +158,7 @@ class Sent:
         notice = Notice(*told, waiting, holds, self.tasks, self.backlog.until)
         is_for_all = self.backlog.is_for_all or self.is_for_all
         partitions = range(self.topic.partitions or 0) if is_for_all else sorted(self.partitions)
-        records = self.topic.notices(notice, partitions, self.backlog.looked)
+        records = self.topic.notices(notice, partitions, self.backlog.log_ends)
         yield from _addressed(*records.columns, topic=self.topic.topic).to_batches()
 
 

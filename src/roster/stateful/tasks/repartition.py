@@ -128,11 +128,11 @@ class RepartitionTopic:
             return rows[_TIME].cast(_MICROSECONDS, safe=False)
         return pa.nulls(len(rows), _MICROSECONDS)
 
-    def notices(self, notice: Notice, partitions: Iterable[int], looked: Mapping[int, int]) -> pa.Table:
-        """Return the records of a notice for these partitions. looked: ends of their logs, see `Notice`."""
+    def notices(self, notice: Notice, partitions: Iterable[int], log_ends: Mapping[int, int]) -> pa.Table:
+        """Return the records of a notice for these partitions. log_ends: of these, see `Notice`."""
         (empty,) = self.layout.appended([None], self.columns.empty_table(), _NONE, _NONE).to_pylist()
         numbers = pa.array(list(partitions), pa.int32())
-        encoded = notice.encode_each(map(looked.get, numbers.to_pylist()))
+        encoded = notice.encode_each(map(log_ends.get, numbers.to_pylist()))
         values = pa.array((empty + data for data in encoded), pa.large_binary())
         empty_columns = pa.nulls(len(numbers), pa.binary()), pa.nulls(len(numbers), _MICROSECONDS)
         return pa.table([empty_columns[0], values, numbers, empty_columns[1]], _RECORD)
