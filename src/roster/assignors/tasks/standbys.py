@@ -3,7 +3,8 @@
 A client's pressure is its number of copies, active ones included, per thread. Caught-up stores are kept first; a
 surplus is given up where the pressure is highest. At most as many of them move to clients without a store as warm-ups
 can restore at once. Each move lowers the highest pressure and the next rebalance continues from there, so a series of
-rebalances ends.
+rebalances ends. Where no single move evens out the load, several in a row may: a copy goes to
+a client that passes another one on.
 """
 
 import heapq
@@ -39,6 +40,9 @@ def target_standbys(
 
 CopiesOn: TypeAlias = dict[int, dict[TaskId, None]]
 """Copies by client; a dictionary keeps the order of its tasks, which makes sorting them cheap."""
+
+Moves: TypeAlias = tuple[tuple[TaskId, int, int], ...]
+"""Moves of copies: (task, from, to)."""
 
 _NOWHERE: frozenset[int] = frozenset()
 
@@ -151,6 +155,39 @@ class _Standbys:
             for client in holders:
                 copies_on[client][task] = None
         self._level(copies_on)
+        while self._moves_left and (row := self._moves_in_a_row(copies_on)):
+            for task, heavy, light in reversed(row):
+                if not self._may_move(task, heavy, light):
+                    break  # the next rebalance goes on
+                self._move(task, heavy, light)
+                del copies_on[heavy][task]
+                copies_on[light][task] = None
+
+    def _moves_in_a_row(self, copies_on: CopiesOn) -> Moves:
+        """Return moves from client to client after which the last one has less load than the first one has now.
+
+        The row has the fewest warm-ups (Dijkstra's algorithm), so the next rebalance finds it again, with fewer left.
+        """
+        visited: set[int] = set()
+        lightest = min(map(self._with_one_more, copies_on))
+        for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
+            queue: list[tuple[int, int, int, Moves]] = [(0, 0, heavy, ())]
+            while queue and lightest < self._pressure(heavy):
+                warm_ups, length, client, row = heapq.heappop(queue)
+                if self._with_one_more(client) < self._pressure(heavy):
+                    return row
+                for light in copies_on.keys() - visited if client not in visited else ():
+                    moves = [
+                        (self._warms_up(task, client, light), task)
+                        for task in copies_on[client].keys() - {moved for moved, _, _ in row}
+                        if self._may_hold(task, light)
+                        and self._clash(task, light, but=client) <= self._clash(task, client)
+                    ]
+                    if moves:
+                        cost, task = min(moves)
+                        heapq.heappush(queue, (warm_ups + cost, length + 1, light, (*row, (task, client, light))))
+                visited.add(client)
+        return ()
 
     def _continue_restoring(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
         for task, begun in partial.items():
