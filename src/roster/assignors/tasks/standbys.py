@@ -3,8 +3,8 @@
 A client's pressure is its number of copies, active ones included, per thread. Caught-up stores are kept first; a
 surplus is given up where the pressure is highest. At most as many of them move to clients without a store as warm-ups
 can restore at once. Each move lowers the highest pressure and the next rebalance continues from there, so a series of
-rebalances ends. Where no single move evens out the load, several in a row may: a copy goes to
-a client that passes another one on.
+rebalances ends. Where no single move evens out the load, several in a row may: a copy goes to a client that passes
+another one on.
 """
 
 import heapq
