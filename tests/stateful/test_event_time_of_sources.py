@@ -1071,11 +1071,11 @@ FAULTS = {
     ),
 }
 TRIED = [
-    ("updates, final", "results come in time", 5),
-    ("updates, repartition, final", "results come in time", 0),
-    ("repartition, updates, final", "results come in time", 9),
+    ("updates, final", "results come in time", 10),
+    ("updates, repartition, final", "results come in time", 5),
+    ("repartition, updates, final", "results come in time", 10),
     ("repartition, deduplicate, final", "rows that pass lose their source", 23),
-    ("repartition, final, final", "an operator behind another one goes by its rows alone", 8),
+    ("repartition, final, final", "an operator behind another one goes by its rows alone", 6),
     ("repartition, join, final", "an operator behind another one goes by its rows alone", 14),
     ("repartition, final, earlier, final", "steps leave times as they are", 0),
     ("repartition, repartition, table, earlier, final", "steps behind a relay leave times as they are", 2),
@@ -1087,7 +1087,7 @@ TRIED = [
     ("repartition, final", "a source that moved is forgotten", 0),
     ("repartition, final", "ended before its rows", 9),
     ("repartition, updates, final", "the fastest source", 0),
-    ("repartition, join", "the fastest source", 0),
+    ("repartition, join", "the fastest source", 5),
     ("repartition, repartition, final", "the fastest source", 0),
     ("repartition, repartition, final", "a source that moved is forgotten", 12),
     ("repartition, repartition, final", "relayed rows go by those before them", 0),
@@ -1116,10 +1116,10 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, name: str, fa
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["first rows and others, final", "first rows, join"])
-def test_a_sender_that_knows_nothing_of_others_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("name", "found"), [("first rows and others, final", 2), ("first rows, join", 33)])
+def test_a_sender_that_knows_nothing_of_others_is_found(monkeypatch: pytest.MonkeyPatch, name: str, found: int) -> None:
     monkeypatch.setattr(input_backlog, "beside", lambda *_: ())
-    assert any(tree_problem(random.Random(seed), name) for seed in range(60))
+    assert any(tree_problem(random.Random(seed), name) for seed in (found, *range(60)))
 
 
 @pytest.mark.gate
