@@ -159,9 +159,7 @@ class _Standbys:
             for task, heavy, light in reversed(row):
                 if not self._may_move(task, heavy, light):
                     break  # the next rebalance goes on
-                self._move(task, heavy, light)
-                del copies_on[heavy][task]
-                copies_on[light][task] = None
+                self._move_among(copies_on, task, heavy, light)
 
     def _moves_in_a_row(self, copies_on: CopiesOn) -> Moves:
         """Return moves from client to client after which the last one has less load than the first one has now.
@@ -170,7 +168,7 @@ class _Standbys:
         """
         visited: set[int] = set()
         lightest = min(map(self._with_one_more, copies_on))
-        for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
+        for heavy in self._heaviest_first(copies_on):
             queue: list[tuple[int, int, int, Moves]] = [(0, 0, heavy, ())]
             while queue and lightest < self._pressure(heavy):
                 warm_ups, length, client, row = heapq.heappop(queue)
@@ -226,7 +224,7 @@ class _Standbys:
         """For each client, the most loaded first, move copies to a client that then has less load than it has now."""
         moved = False
         queue = self._lightest_first()
-        for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
+        for heavy in self._heaviest_first(copies_on):
             if queue[0][0] >= self._pressure(heavy):
                 continue
             for task in _largest_first(copies_on[heavy]):
@@ -236,9 +234,7 @@ class _Standbys:
                     continue
                 light = self._lighter(queue, task, heavy)
                 if light is not None:
-                    self._move(task, heavy, light)
-                    del copies_on[heavy][task]
-                    copies_on[light][task] = None
+                    self._move_among(copies_on, task, heavy, light)
                     if not self._moves_left:
                         return True  # the other copies may not move: the caller removes them
                     heapq.heappush(queue, (self._with_one_more(light), light))
@@ -282,6 +278,14 @@ class _Standbys:
         self._moves_left -= self._warms_up(task, heavy, light)
         self._remove(task, heavy)
         self._add(task, light)
+
+    def _move_among(self, copies_on: CopiesOn, task: TaskId, heavy: int, light: int) -> None:
+        self._move(task, heavy, light)
+        del copies_on[heavy][task]
+        copies_on[light][task] = None
+
+    def _heaviest_first(self, clients: Iterable[int]) -> list[int]:
+        return sorted(clients, key=lambda client: (-self._pressure(client), client))
 
     def _warms_up(self, task: TaskId, heavy: int, light: int) -> bool:
         """True if the present copy stays until the new one has caught up."""
